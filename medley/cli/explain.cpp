@@ -391,7 +391,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   json["graph"] = options.graph->name;
   if (!analysis) return json;
   json["not_used"] = not_used_json(plan, options.costs->cluster());
-  const Program program = lower(*analysis, completed, plan, options.costs->cluster());
+  const Program program =
+      lower(*analysis, completed, plan, options.costs->cluster(), {.hash_plan = false});
   add_simulated(json, *analysis, plan, program, *options.costs);
   if (!options.expanded) return json;
   const std::vector<std::string> names = stage_names(program);

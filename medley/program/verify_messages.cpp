@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "medley/base/at.h"
+#include "medley/base/parallel.h"
 #include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/symbols_read.h"
@@ -419,26 +420,29 @@ class LaneVerifier {
                const Posted& first) {
     const Communication &from = communication(sender, sent),
                         &to = communication(receiver, received);
+    const bool are_one = from.name == to.name && are_of_one_microbatch(sent.call, received.call);
+    const int depth = communication(sender, first).depth;
+    const bool is_deep = depth > 0 && from.depth == depth && to.depth == depth;
+    const int a = alike_[sender][at(sent.call.microbatch)];
+    const int b = alike_[receiver][at(received.call.microbatch)];
+    if (are_one && is_deep &&
+        !compared_.insert({sent.communication, a, receiver, received.communication, b}).second)
+      return;
     const std::string where = place(receiver, received);
-    expect_program(from.name == to.name && are_of_one_microbatch(sent.call, received.call),
+    expect_program(are_one,
                    where,
                    "lane {}: {} sends {} of {} in its place",
                    lane,
                    stage_name(sender),
                    from.name,
                    to_string(sent.call));
-    const int depth = communication(sender, first).depth;
-    expect_program(depth > 0 && from.depth == depth && to.depth == depth,
+    expect_program(is_deep,
                    where,
                    "lane {}: found depths {} and {}, expected {}",
                    lane,
                    from.depth,
                    to.depth,
                    depth);
-    const int a = alike_[sender][at(sent.call.microbatch)];
-    const int b = alike_[receiver][at(received.call.microbatch)];
-    if (!compared_.insert({sent.communication, a, receiver, received.communication, b}).second)
-      return;
     compare(sender, from, a, receiver, to, b, where);
   }
 
@@ -547,13 +551,13 @@ class LaneVerifier {
 }  // namespace
 
 void verify_messages(const Program& program) {
-  std::vector<std::vector<int>> alike;
-  std::vector<Outgoing> all;
-  for (size_t s = 0; s < program.stages.size(); ++s) {
-    alike.push_back(first_alike(program.stages[s]));
-    verify_mesh(program.stages[s], s, alike.back());
-    all.push_back(outgoing(program.stages[s]));
-  }
+  std::vector<std::vector<int>> alike(program.stages.size());
+  std::vector<Outgoing> all(program.stages.size());
+  for_each_in_parallel(program.stages.size(), [&](size_t s) {
+    alike[s] = first_alike(program.stages[s]);
+    verify_mesh(program.stages[s], s, alike[s]);
+    all[s] = outgoing(program.stages[s]);
+  });
   SumVerifier(program, all).run();
   LaneVerifier(program, all, alike).run();
 }
