@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace medley {
@@ -33,8 +34,9 @@ void for_each_in_parallel(size_t count, const Body& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
-// The same while meanwhile() runs in this thread. Where that throws, what has not begun is left
-// out, and its exception is the one that is rethrown.
+// The same while meanwhile() runs in this thread: body(i, left_out). Where that throws, what has
+// not begun is left out, what has begun may look at `left_out`, and its exception is the one that
+// is rethrown.
 template <typename Meanwhile, typename Body>
 void for_each_beside(const Meanwhile& meanwhile, size_t count, const Body& body) {
   std::atomic<bool> left_out{false};
@@ -43,7 +45,7 @@ void for_each_beside(const Meanwhile& meanwhile, size_t count, const Body& body)
     const std::jthread others([&] {
       try {
         for_each_in_parallel(count, [&](size_t i) {
-          if (!left_out) body(i);
+          if (!left_out) body(i, std::as_const(left_out));
         });
       } catch (...) {
         failure = std::current_exception();

@@ -12,14 +12,14 @@ using ::testing::Each;
 TEST(Parallel, EachIsCalledOnceBesideAnother) {
   std::vector<int> calls(100);
   int meanwhile = 0;
-  for_each_beside([&] { ++meanwhile; }, calls.size(), [&](size_t i) { ++calls[i]; });
+  for_each_beside([&] { ++meanwhile; }, calls.size(), [&](size_t i, const auto&) { ++calls[i]; });
   EXPECT_EQ(meanwhile, 1);
   EXPECT_THAT(calls, Each(1));
 }
 
 // Whoever fails in this thread is the one that is heard of.
 TEST(Parallel, WhatFailsMeanwhileComesFirst) {
-  const auto body = [](size_t) { throw std::runtime_error("body"); };
+  const auto body = [](size_t, const auto&) { throw std::runtime_error("body"); };
   try {
     for_each_beside([] { throw std::logic_error("meanwhile"); }, 10, body);
     FAIL();

@@ -358,7 +358,6 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}};
   for (const auto& [kind, dtype] : plan.bf16_as) json["bf16_as"][kind] = to_string(dtype);
   if (plan.pipelines.size() > 1) json["pipelines"] = pipelines_json(plan, options.costs);
-  json["stages"] = Json::array();  // the place that it has among the others
   std::optional<GraphAnalysis> own;
   const GraphAnalysis* analysis = options.analysis;
   if (options.graph && options.costs) {

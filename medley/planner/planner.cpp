@@ -76,12 +76,10 @@ class Auto {
   void ask_from(size_t first) {
     for (size_t i = first; i < rows_.size(); ++i) {
       if (best_ && is_over(request_)) break;
-      if (strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext && best_ && ask_meshes(i))
-        ask(i);
-      else if (name(i) == "hap" && best_)
-        return ask_beside(i);
-      else
-        ask(i);
+      const bool is_next = strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext;
+      const bool is_early = best_ && is_next && ask_meshes(i);
+      if (best_ && !is_early && name(i) == "hap") return ask_beside(i);
+      ask(i);
     }
   }
 
@@ -114,22 +112,16 @@ class Auto {
   // and has nothing in common with searches for chains.
   void ask_beside(size_t i) {
     const std::map<std::string, Outcome> known = known_;
-    std::atomic<bool> is_left{false};
     Request one = limited();
     one.known = &known;
-    one.progress = [&](std::string_view, size_t, size_t) {
-      if (is_left) throw Error(Blame::kUs, "nobody waits for it");
-    };
     Outcome answer = Infeasible{};
-    const auto others = [&] {
-      try {
-        ask_from(i + 1);
-      } catch (...) {
-        is_left = true;
-        throw;
-      }
-    };
-    for_each_beside(others, 1, [&](size_t) { answer = one.ask(name(i)); });
+    const auto others = [&] { ask_from(i + 1); };
+    for_each_beside(others, 1, [&](size_t, const std::atomic<bool>& left_out) {
+      one.progress = [&](std::string_view, size_t, size_t) {
+        if (left_out) throw Error(Blame::kUs, "nobody waits for it");
+      };
+      answer = one.ask(name(i));
+    });
     take(i, std::move(answer));
   }
 

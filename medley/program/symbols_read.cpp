@@ -1,6 +1,8 @@
 #include "medley/program/symbols_read.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "medley/base/at.h"
 
@@ -66,6 +68,24 @@ std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& func
   Reader reader(stage);
   for (const Step& step : function.steps) std::visit(reader, step);
   return reader.symbols();
+}
+
+std::vector<int> first_alike(const LoweredStage& stage) {
+  Reader reader(stage);
+  for (size_t i = 0; i < stage.communications.size(); ++i) reader(Post{static_cast<int>(i), {}});
+  const std::vector<Symbol> symbols = reader.symbols();
+  std::map<std::vector<int64_t>, int> known;  // by their values on all devices
+  std::vector<int> first;
+  for (const auto& tables : stage.tables) {
+    std::vector<int64_t> lengths;
+    for (const std::vector<int64_t>& table : tables) {
+      const std::vector<int64_t> own = values_of(symbols, table);
+      lengths.insert(lengths.end(), own.begin(), own.end());
+    }
+    first.push_back(
+        known.try_emplace(std::move(lengths), static_cast<int>(first.size())).first->second);
+  }
+  return first;
 }
 
 std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,

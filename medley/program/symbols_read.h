@@ -13,6 +13,9 @@ namespace medley {
 std::vector<Symbol> symbols_read(const LoweredStage& stage, const Step& step);
 std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& function);
 
+// [microbatch] The first one in which all devices exchange as much as in this one.
+std::vector<int> first_alike(const LoweredStage& stage);
+
 // Their values in a table.
 std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,
                                const std::vector<int64_t>& table);

@@ -23,24 +23,6 @@ std::string place_of(size_t stage, const Communication& communication) {
   return fmt::format("{}: {}", stage_name(stage), communication.name);
 }
 
-// [microbatch] the first one in which all devices exchange as much as in this one.
-std::vector<int> first_alike(const LoweredStage& stage) {
-  Function all;
-  for (size_t i = 0; i < stage.communications.size(); ++i)
-    all.steps.emplace_back(Post{static_cast<int>(i), {}});
-  const std::vector<Symbol> symbols = symbols_read(stage, all);
-  std::map<std::vector<int64_t>, int> known;
-  std::vector<int> first;
-  for (const auto& tables : stage.tables) {
-    std::vector<int64_t> values;
-    for (const std::vector<int64_t>& table : tables)
-      for (Symbol symbol : symbols) values.push_back(table[at(symbol)]);
-    first.push_back(
-        known.try_emplace(std::move(values), static_cast<int>(first.size())).first->second);
-  }
-  return first;
-}
-
 int64_t elements(const LoweredStage& stage, ValueId value, const std::vector<int64_t>& table) {
   int64_t count = 1;
   for (const Size& size : type_of(stage.graph, value).shape) count *= evaluate(size, table);

@@ -30,7 +30,7 @@ struct Posted {
 struct Actor {
   explicit Actor(const LoweredStage& of) : posted(of.communications.size()), receiving(of) {}
   size_t number = 0;
-  int stage = 0, index = 0;  // in the mesh, of the first one
+  int stage = 0;
   std::vector<int> devices;  // of the mesh, ascending
   size_t call = 0, step = 0;
   bool is_done = false;
@@ -39,9 +39,9 @@ struct Actor {
   std::vector<std::deque<Posted>> posted;     // [communication], between post and wait
   std::map<int, std::deque<Posted>> sending;  // by lane, the oldest first
   Receiving<Posted> receiving;
-  std::vector<Role> roles;    // [communication]
-  std::vector<int64_t> next;  // [Role::next]
-  int64_t speed = kParts;     // in parts per nanosecond, while it does not communicate
+  std::vector<Role> roles;               // [communication]
+  std::map<uint64_t, int64_t> next_key;  // [Role::group] number of its next exchange
+  int64_t speed = kParts;                // in parts per nanosecond, while it does not communicate
   // A segment under way, of a device that communication slows down.
   struct Underway {
     __int128 left = 0;  // parts

@@ -10,19 +10,23 @@
 
 #include "medley/base/at.h"
 #include "medley/program/calls.h"
+#include "medley/program/symbols_read.h"
 
 namespace medley {
 
 std::vector<std::vector<int>> alike_devices(const LoweredStage& stage,
                                             const CostModel& costs,
                                             CommunicationPrices& communications) {
-  std::set<Symbol> symbols;
-  for (const Op& op : stage.graph.ops) add_symbols_of_work(stage.graph, op, symbols);
+  std::set<Symbol> read;
+  for (const Op& op : stage.graph.ops) add_symbols_of_work(stage.graph, op, read);
+  const std::vector<Symbol> symbols(read.begin(), read.end());
   std::map<std::tuple<std::string, DType, std::vector<int64_t>>, std::vector<int>> by_work;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     std::vector<int64_t> lengths;
-    for (const auto& tables : stage.tables)
-      for (const Symbol symbol : symbols) lengths.push_back(tables[d][at(symbol)]);
+    for (const auto& tables : stage.tables) {
+      const std::vector<int64_t> own = values_of(symbols, tables[d]);
+      lengths.insert(lengths.end(), own.begin(), own.end());
+    }
     const std::string& kind = costs.cluster().kind(stage.devices[d]).name;
     by_work[{kind, bf16_as(stage, d), std::move(lengths)}].push_back(static_cast<int>(d));
   }
@@ -55,8 +59,7 @@ std::vector<Role> roles_of(const LoweredStage& stage,
                            int number,
                            const std::vector<int>& devices,
                            const CommunicationPrices& prices,
-                           const std::function<uint64_t(const Communication&)>& key_of) {
-  std::map<uint64_t, size_t> places;
+                           const std::map<std::vector<int>, uint64_t>& groups) {
   std::vector<Role> roles;
   for (const Communication& communication : stage.communications) {
     const int index = static_cast<int>(roles.size());
@@ -74,9 +77,10 @@ std::vector<Role> roles_of(const LoweredStage& stage,
                    static_cast<uint64_t>(stage.devices[at(first)]);
     } else {
       role.members = static_cast<int>(devices.size());
-      role.group = key_of(communication);
+      role.group = communication.lane < 0
+                       ? (uint64_t{1} << 62) + groups.at(communication.devices)
+                       : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
     }
-    role.next = places.try_emplace(role.group, places.size()).first->second;
   }
   return roles;
 }

@@ -7,7 +7,7 @@
 //   followed                           0                     along columns: all do the same
 
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <vector>
 
 #include "medley/program/program.h"
@@ -34,16 +34,15 @@ struct Role {
     int64_t posted = 0;
   };
   std::vector<Known> known;
-  size_t next = 0;  // where the number of the next exchange of such keys is
 };
 
-// [communication] For some of the devices of a stage of this number. `key_of`: of the group of a
-// communication between stages. A group inside a stage is known by that, its axis (or the whole
+// [communication] For some of the devices of a stage of this number. A group is known by its lane,
+// or by its devices, of which `groups` has the numbers, or by its stage, its axis (or the whole
 // mesh) and its first member.
 std::vector<Role> roles_of(const LoweredStage& stage,
                            int number,
                            const std::vector<int>& devices,
                            const CommunicationPrices& prices,
-                           const std::function<uint64_t(const Communication&)>& key_of);
+                           const std::map<std::vector<int>, uint64_t>& groups);
 
 }  // namespace medley

@@ -13,6 +13,7 @@
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/testing/random_plan.h"
+#include "medley/testing/sample_clusters.h"
 
 namespace medley {
 namespace {
@@ -24,19 +25,17 @@ class AlikeDevices : public ::testing::Test {
   AlikeDevices()
       : mlp(parse("tests/data/mlp.graph")),
         gpt(run_passes(parse("python/tests/golden/gpt.graph"))) {
-    DeviceKind fast;
-    fast.name = "fast";
-    fast.sustained = {{DType::kF32, 2e9}, {DType::kF64, 2e9}};
-    fast.memory_bandwidth = 1e9;
-    fast.launch_latency = 1e-6;
-    fast.memory_bytes = 1e9;
-    DeviceKind slow = fast;
-    slow.name = "slow";
-    slow.sustained = {{DType::kF32, 1e9}, {DType::kF64, 1e9}};
-    cluster.pools = {{"a", 2, 2, fast, false, 0}, {"b", 1, 4, slow, false, 0}};
-    cluster.networks = {{"bus", true, {}, 1e9, 1e-6, {}},
-                        {"lan", false, {"a", "b"}, 1e8, 1e-5, {}}};
-    cluster.devices = list_devices(cluster.pools);
+    DeviceKind kind;
+    kind.name = "kind";
+    kind.sustained = {{DType::kF32, 2e9}, {DType::kF64, 2e9}};
+    kind.memory_bandwidth = 1e9;
+    kind.launch_latency = 1e-6;
+    kind.memory_bytes = 1e9;
+    cluster = two_speeds(
+        4,
+        4,
+        kind,
+        {{"bus", true, {}, 1e9, 1e-6, {}}, {"lan", false, {"fast", "slow"}, 1e8, 1e-5, {}}});
     for (const Device& device : cluster.devices) names.push_back(device.name);
   }
 
@@ -47,9 +46,9 @@ class AlikeDevices : public ::testing::Test {
     const SizedOp other{
         "aten.gelu.default(f32[9])", "aten.gelu.default", WorkClass::kMemory, DType::kF32, {0, 72}};
     const Profile profile{"null",
-                          {{"fast", other, {1}, 1}, {"slow", other, {1}, 1}},
+                          {{"kind", other, {1}, 1}, {"half", other, {1}, 1}},
                           {},
-                          {{"fast", slowdown}, {"slow", slowdown}}};
+                          {{"kind", slowdown}, {"half", slowdown}}};
     const CostModel costs(cluster, profile);
     const Program program = lower(graph, plan, cluster, {});
     SimulateOptions options{.exact_messages = 0, .memory = true, .relays = true};

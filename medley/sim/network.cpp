@@ -162,8 +162,9 @@ class EstimatedNetwork final : public SimulatedNetwork {
     };
     const size_t all = post.exchanges->devices.size();
     if (at(post.members) == all) {
-      instances_[add()].num_posted = all;
-      return instances_.size() - 1;
+      const size_t number = add();
+      instances_[number].num_posted = all;
+      return number;
     }
     const auto [place, is_new] = instance_of_.try_emplace({post.key.group, post.key.number});
     if (is_new) place->second = add();

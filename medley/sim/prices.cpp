@@ -8,6 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
 #include "medley/program/calls.h"
+#include "medley/program/symbols_read.h"
 
 namespace medley {
 namespace {
@@ -33,31 +34,6 @@ void add_symbols_of_work(const Graph& graph, const Op& op, std::set<Symbol>& sym
       for (const Size& each : *sizes) symbols.insert(each.symbols.begin(), each.symbols.end());
   }
 }
-
-namespace {
-
-// [microbatch] the first one in which all devices exchange as much as in this one.
-std::vector<int> alike_microbatches(const LoweredStage& stage) {
-  std::set<Symbol> symbols;
-  for (const Communication& communication : stage.communications) {
-    for (const auto* values : {&communication.inputs, &communication.outputs})
-      for (ValueId value : *values) add_symbols(type_of(stage.graph, value), symbols);
-    for (const auto* sizes : {&communication.send, &communication.receive})
-      for (const Size& size : *sizes) symbols.insert(size.symbols.begin(), size.symbols.end());
-  }
-  std::map<std::vector<int64_t>, int> known;  // by their values on all devices
-  std::vector<int> first;
-  for (const auto& tables : stage.tables) {
-    std::vector<int64_t> lengths;
-    for (const std::vector<int64_t>& table : tables)
-      for (Symbol symbol : symbols) lengths.push_back(table[at(symbol)]);
-    const auto place = known.try_emplace(std::move(lengths), static_cast<int>(first.size())).first;
-    first.push_back(place->second);
-  }
-  return first;
-}
-
-}  // namespace
 
 SegmentPrices::SegmentPrices(const LoweredStage& stage, const CostModel& costs)
     : stage_(stage), costs_(costs) {}
@@ -112,7 +88,7 @@ CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
     : stage_(stage),
       costs_(costs),
       with_messages_(with_messages),
-      first_alike_(alike_microbatches(stage)) {}
+      first_alike_(medley::first_alike(stage)) {}
 
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
@@ -206,10 +182,7 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
   const int first = between_stages ? 0 : along(stage_.mesh, communication.axis).first(device);
-  const int alike = first_alike(microbatch);
-  const Exchanges*& found =
-      found_[static_cast<uint64_t>(index) << 42 | static_cast<uint64_t>(alike) << 21 |
-             static_cast<uint64_t>(first)];
+  const Exchanges*& found = found_[{index, first_alike(microbatch), first}];
   if (found) return *found;
   std::vector<int> members;
   if (between_stages) {

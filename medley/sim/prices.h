@@ -111,8 +111,8 @@ class CommunicationPrices {
   std::map<std::tuple<CommunicationKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
       known_;                     // the number: of senders
   std::vector<int> first_alike_;  // [microbatch]
-  // By index, first micro-batch alike and first member; looked up only.
-  std::unordered_map<uint64_t, const Exchanges*> found_;
+  std::map<std::tuple<int, int, int>, const Exchanges*>
+      found_;  // (index, the first micro-batch alike, first member)
 };
 // What is found stays where it is when a vector of them grows.
 static_assert(std::is_nothrow_move_constructible_v<CommunicationPrices>);

@@ -47,7 +47,6 @@ class Simulator {
   int64_t speed(const Actor& actor) const;
   Nanoseconds end_of_segment(const Actor& actor) const;
   void add_actor(int stage, std::vector<int> devices);
-  uint64_t key_of(const Communication& communication) const;
   std::vector<SimulatedDevice> results();
   void follow_memory(const Actor& actor, int device, SimulatedDevice& result);
   // Returns false if the device has to wait.
@@ -79,6 +78,8 @@ class Simulator {
               Nanoseconds start,
               Nanoseconds end);
   const LoweredStage& stage(const Actor& actor) const { return program_.stages[at(actor.stage)]; }
+  // Of the cluster, the first one.
+  int device(const Actor& actor) const { return stage(actor).devices[at(actor.devices[0])]; }
 
   const Program& program_;
   const CostModel& costs_;
@@ -142,26 +143,12 @@ void Simulator::add_actor(int stage, std::vector<int> devices) {
   Actor& actor = actors_.emplace_back(on);
   actor.number = actors_.size() - 1;
   actor.stage = stage;
-  actor.index = devices[0];
   actor.devices = std::move(devices);
-  const int first = on.devices[at(actor.index)];
-  const double slowdown = costs_.overlap_slowdown(costs_.cluster().kind(first));
+  const double slowdown = costs_.overlap_slowdown(costs_.cluster().kind(device(actor)));
   actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
   is_slowed_ |= actor.speed > kParts;
   actor.result.stage = stage;
-  actor.roles = roles_of(on,
-                         stage,
-                         actor.devices,
-                         communications_[at(stage)],
-                         [&](const Communication& communication) { return key_of(communication); });
-  for (const Role& role : actor.roles)
-    actor.next.resize(std::max(actor.next.size(), role.next + 1));
-}
-
-// A group of devices of several stages is known by its lane, or by them.
-uint64_t Simulator::key_of(const Communication& communication) const {
-  return communication.lane < 0 ? (uint64_t{1} << 62) + groups_.at(communication.devices)
-                                : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
+  actor.roles = roles_of(on, stage, actor.devices, communications_[at(stage)], groups_);
 }
 
 void Simulator::find_pipelines() {
@@ -282,7 +269,7 @@ bool Simulator::is_blocked(const Actor& actor) const {
 }
 
 int64_t Simulator::speed(const Actor& actor) const {
-  return network_->communicates(stage(actor).devices[at(actor.index)]) ? kParts : actor.speed;
+  return network_->communicates(device(actor)) ? kParts : actor.speed;
 }
 
 Nanoseconds Simulator::end_of_segment(const Actor& actor) const {
@@ -348,7 +335,7 @@ bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
 // Returns false if the device has to find out first when it communicates meanwhile.
 bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) {
   const SegmentPrice& price =
-      segments_[at(actor.stage)].price(segment, call.microbatch, actor.index);
+      segments_[at(actor.stage)].price(segment, call.microbatch, actor.devices[0]);
   const Nanoseconds start = actor.clock;
   if (actor.speed == kParts || price.time == Nanoseconds{}) {
     actor.clock += price.time;
@@ -388,7 +375,7 @@ const Exchanges& Simulator::exchanges(Actor& actor, int index, int microbatch) {
   std::vector<Role::Known>& known = actor.roles[at(index)].known;
   auto place = std::ranges::find(known, first, &Role::Known::microbatch);
   if (place == known.end())
-    place = known.insert(place, {first, &prices.exchanges(index, first, actor.index)});
+    place = known.insert(place, {first, &prices.exchanges(index, first, actor.devices[0])});
   ++place->posted;
   return *place->exchanges;
 }
@@ -415,12 +402,12 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
   if (exchanges.devices.size() == 1 && communication.kind == CommunicationKind::kAllReduce)
     return posted;
   const Role& role = actor.roles[at(index)];
-  posted.key = {role.group, actor.next[role.next]++};
+  posted.key = {role.group, actor.next_key[role.group]++};
   if (is_of_pipelines(actor, index))
     arrivals_[{posted.key.group, posted.key.number}].push_back(
         {stage(actor).pipeline, actor.clock});
   posted.exchange = network_->post(
-      {.device = stage(actor).devices[at(actor.index)],
+      {.device = device(actor),
        .member = role.member,
        .members = role.members,
        .key = posted.key,
@@ -517,7 +504,7 @@ void Simulator::record_wait(const Actor& actor,
   int64_t bytes = 0;
   for (ValueId value : communication.inputs.empty() ? communication.outputs : communication.inputs)
     bytes += num_bytes(type_of(stage(actor).graph, value),
-                       stage(actor).tables[at(posted.microbatch)][at(actor.index)]);
+                       stage(actor).tables[at(posted.microbatch)][at(actor.devices[0])]);
   result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};
 }
 
@@ -546,7 +533,7 @@ void Simulator::follow_memory(const Actor& actor, int device, SimulatedDevice& r
     Nanoseconds from = begins, until = begins;
     if (const auto* segment = std::get_if<Segment>(&step)) {
       const SegmentPrice& price =
-          segments_[at(actor.stage)].price(*segment, call.microbatch, actor.index);
+          segments_[at(actor.stage)].price(*segment, call.microbatch, actor.devices[0]);
       if (point.op > 0) from += stretched(price.ends[point.op - 1], price.time, ends - begins);
       until += stretched(price.ends[point.op], price.time, ends - begins);
     }
@@ -561,13 +548,8 @@ void Simulator::record(const Actor& actor,
                        std::string category,
                        Nanoseconds start,
                        Nanoseconds end) {
-  result_.trace.events.push_back({stage(actor).devices[at(actor.index)],
-                                  stream,
-                                  std::move(name),
-                                  std::move(category),
-                                  start,
-                                  end - start,
-                                  {}});
+  result_.trace.events.push_back(
+      {device(actor), stream, std::move(name), std::move(category), start, end - start, {}});
 }
 
 }  // namespace

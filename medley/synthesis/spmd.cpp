@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -409,7 +410,7 @@ class Synthesis {
     const std::optional<Nanoseconds> to_beat = step_to_beat();
     const std::vector<SpmdStart>& all = starts_.of(1);
     std::vector<SpmdAhead> found(all.size());
-    for_each_beside(one_axis, all.size(), [&](size_t i) {
+    for_each_beside(one_axis, all.size(), [&](size_t i, const std::atomic<bool>&) {
       found[i] = decider_.look_ahead(all[i], first_count(), to_beat, {});
     });
     ahead_of_nodes_ = std::move(found);
