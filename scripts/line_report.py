@@ -32,7 +32,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_100,  # devices that do the same are followed once
     "medley/synthesis": 5_000,
-    "medley/pipelines": 7_150,  # chains with devices counted, and priced; layer tables; ports; cuts
+    "medley/pipelines": 7_155,  # chains with devices counted, and priced; layer tables; ports; cuts
     "medley/planner": 1_575,  # a table, and which pipelines are worth a look
     "medley/trace": 500,
     "medley/runtime": 3_500,

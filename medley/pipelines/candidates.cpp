@@ -42,6 +42,11 @@ Plan shortened(Plan plan, int64_t microbatches) {
   return plan;
 }
 
+// Of the first pipeline, and of all others where they are alike.
+int64_t num_microbatches(const Plan& plan) {
+  return std::ssize(plan.pipelines.front().microbatches);
+}
+
 Bytes needed(const StageOption& option, int in_flight) {
   return option.persistent + option.transient + option.saved * in_flight;
 }
@@ -375,7 +380,7 @@ std::optional<CandidateSet::Trial> CandidateSet::trial(const PlanCandidate& cand
 void CandidateSet::lower(Trial& trial) const {
   const std::vector<PipelinePlan>& all = trial.pipelines;
   const bool alike = std::ranges::count(all, all[0]) == std::ssize(all);
-  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const int64_t count = num_microbatches(trial.plan);
   const int64_t few = 3 * trial.turns[0].in_flight[0] + kFull;
   const int64_t many = few * (all.size() > 1 ? kManyTimesOfSeveral : kManyTimes);
   const Plan some = alike && count > many ? shortened(trial.plan, few) : trial.plan;
@@ -392,7 +397,7 @@ void CandidateSet::simulate(Trial& trial) const {
 Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
   const std::vector<LoweredStage>& stages = trial.program.stages;
-  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const int64_t count = num_microbatches(trial.plan);
   const auto some = static_cast<int64_t>(stages[0].tables.size());
   if (some == count) return simulated.step;
   const int64_t first = trial.turns[0].in_flight[0], last = some - first - 1;
