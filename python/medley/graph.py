@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medley import _core
+from medley.ambient import is_autocast
 from medley.files import read_text
 from medley.run import exchange
 
@@ -72,7 +73,8 @@ def capture(
 
     `check` captures a second time with other rows and compares; by default where that is cheap or
     a number looks like that of the rows. `autocast`, torch.bfloat16, captures under
-    `torch.autocast` of that dtype. In a job of several processes the first one captures for all.
+    `torch.autocast` of that dtype; an autocast around the call has no effect. In a job of several
+    processes the first one captures for all.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured; warns
     of ops without a rule, which every device computes whole, and of a model in eval mode.
@@ -85,6 +87,11 @@ def capture(
             warnings.warn(
                 "the model is in eval mode: it is captured without dropout and with batch norms "
                 "that do not learn their statistics; call model.train() to train all of it",
+                stacklevel=6,
+            )
+        if autocast is None and is_autocast():
+            warnings.warn(
+                "capture: torch.autocast around it has no effect; pass autocast=torch.bfloat16",
                 stacklevel=6,
             )
         return capture_full(model, example_batch, name, check, autocast)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from medley import quantized
+from medley.ambient import own_state
 from medley.capture.batch import read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
@@ -37,6 +38,7 @@ class Capture:
     assigned: set[Place]
 
 
+@own_state()
 def capture_full(
     model: nn.Module,
     example_batch: Any,

@@ -131,8 +131,9 @@ def metrics_of(result: Any) -> dict[str, Tensor]:
     held = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
     if hasattr(result, "_asdict"):
         held = result._asdict()
+    wide = torch.promote_types(torch.get_default_dtype(), torch.float32)  # counts are exact in it
     return {
-        name: _scalar(value if value.is_floating_point() else value.to(torch.get_default_dtype()))
+        name: _scalar(value if value.is_floating_point() else value.to(wide))
         for name, value in held.items()
         if name != "loss" and isinstance(name, str) and _is_scalar(value)
     }

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from medley.ambient import own_state
 from medley.capture.convert import convert_function
 from medley.capture.errors import CaptureError
 
@@ -18,6 +19,7 @@ _PIECES = (3, 1, 4)
 _DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
+@own_state()
 def capture_pointwise(
     function: Callable[..., Any], states: int, hyper: Mapping[str, float], dtype: str
 ) -> str:
