@@ -1,16 +1,21 @@
-"""Checks of values, an `assert` or an `if` that only raises: there are no values while a graph is
-captured, so nothing is raised, and they are no part of it. Inside a `try` that would catch the
-error they choose what is computed: those are refused as any other question about values."""
+"""Checks of values: an `assert`, an `if` that only raises, a call such as `torch._check`. There are
+no values while a graph is captured: nothing is raised, and a check is no part of the graph. Inside
+a `try` that would catch the error, a check chooses what is computed: it is refused like any other
+question about values."""
 
 from __future__ import annotations
 
+import ast
 import bisect
 import dis
 import functools
+import inspect
+import itertools
+import linecache
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -18,48 +23,171 @@ from torch import Tensor
 
 from medley.capture.modules import is_user_file
 
+# What raises where its first argument does not hold, and does nothing else.
+_CHECKS = (
+    torch._assert,
+    torch._assert_scalar,
+    torch._check,
+    torch._check_index,
+    torch._check_is_size,
+    torch._check_not_implemented,
+    torch._check_tensor_all,
+    torch._check_tensor_all_with,
+    torch._check_type,
+    torch._check_value,
+    torch._check_with,
+)
 
-def replacements() -> Mapping[Any, Callable[..., Any]]:
-    """Returns what replaces the functions by which a check asks for values."""
-    found: dict[Any, Callable[..., Any]] = {
-        Tensor.item: functools.partial(_number, Tensor.item),
-        Tensor.__bool__: functools.partial(_answer, Tensor.__bool__),
-    }
-    for ask in (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose):
-        found[ask] = functools.partial(_answer, ask)
+
+def replacements(refused: list[Exception]) -> Mapping[Any, Callable[..., Any]]:
+    """Returns what replaces the functions by which a check asks for values. Errors that the model
+    may catch are added to `refused`."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for number in (Tensor.item, Tensor.tolist):
+        found[number] = functools.partial(_number, number, refused)
+    for ask in (
+        Tensor.__bool__,
+        Tensor.is_nonzero,
+        torch.is_nonzero,
+        torch.equal,
+        Tensor.equal,
+        torch.allclose,
+        Tensor.allclose,
+    ):
+        found[ask] = functools.partial(_answer, ask, refused)
     return found
 
 
-def _number(function: Callable[..., Any], x: Tensor) -> Any:
+def dropped(
+    refused: list[Exception], check: Callable[..., None], position: int = 0
+) -> Callable[..., None]:
+    """Returns the replacement of a call whose argument at `position` is a condition: one that is
+    still a tensor is of a check that passes."""
+
+    @functools.wraps(check)
+    def replacement(*args: Any, **kwargs: Any) -> None:
+        cond = args[position] if len(args) > position else kwargs.get("cond")
+        if not isinstance(cond, Tensor):
+            check(*args, **kwargs)
+        elif _is_caught(_frames()[1]):
+            _asked(check, refused, *args, **kwargs)
+
+    return replacement
+
+
+def _number(function: Callable[..., Any], refused: list[Exception], x: Tensor) -> Any:
     """In place of Tensor.item: inside a check the tensor itself, which can be compared too."""
-    frame, asked_by = _model_frame()
+    frame, model, asked_by = _frames()
+    if _is_caught(model):
+        return _asked(function, refused, x)
     wanted, is_next = _asserted(frame)
-    if asked_by == "__bool__" and is_next:  # tensors that are traced ask for a number, then
-        return wanted
-    return function(x) if asked_by or wanted is None else x.detach()
+    of_call = _of_call(frame, model)
+    if asked_by == "__bool__":  # tensors that are traced ask for a number, then
+        wanted = wanted if is_next else of_call
+        return function(x) if wanted is None else wanted
+    if asked_by or (wanted is None and of_call is None):
+        return function(x)
+    return x.detach()
 
 
-def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _answer(
+    function: Callable[..., Any], refused: list[Exception], *args: Any, **kwargs: Any
+) -> Any:
     """In place of what returns whether something holds: what lets the check pass."""
-    wanted, is_next = _asserted(_model_frame()[0])
-    return function(*args, **kwargs) if wanted is None or not is_next else wanted
+    frame, model, _ = _frames()
+    if _is_caught(model):
+        return _asked(function, refused, *args, **kwargs)
+    wanted, is_next = _asserted(frame)
+    if wanted is None or not is_next:
+        wanted = _of_call(frame, model)
+    return function(*args, **kwargs) if wanted is None else wanted
 
 
-def _model_frame() -> tuple[FrameType | None, str]:
-    """Returns the innermost frame of the model, and what it called of a class of traced tensors."""
+def _asked(
+    function: Callable[..., Any], refused: list[Exception], *args: Any, **kwargs: Any
+) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        refused.append(error)
+        raise
+
+
+def _frames() -> tuple[FrameType | None, FrameType | None, str]:
+    """Returns the frame that asks, the innermost one of the model, which may be the same, and what
+    was called of a class of traced tensors."""
     frame: FrameType | None = sys._getframe(1)
+    asking: FrameType | None = None
     asked_by = ""
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         if frame.f_code.co_name in ("__bool__", "__int__", "__float__"):
-            asked_by = frame.f_code.co_name
+            asked_by, asking = frame.f_code.co_name, None
+        elif asking is None and Path(frame.f_code.co_filename).parent != _HERE:
+            asking = frame
         frame = frame.f_back
-    return frame, asked_by
+    return asking or frame, frame, asked_by
+
+
+def _of_call(*frames: FrameType | None) -> bool | None:
+    """Returns which truth lets the call of a check pass, of whose arguments one of these frames is
+    computing a part; None outside of one."""
+    for frame in frames:
+        if frame is None:
+            continue
+        places = itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+        line, end_line, column, end_column = next(places)
+        if line is None or end_line is None or column is None or end_column is None:
+            continue
+        start, end = (line, column), (end_line, end_column)
+        for call, first, last in _calls(frame.f_code.co_filename):
+            if first <= start and end <= last and _is_check(call.func, frame):
+                negations = (each for each in ast.walk(call) if isinstance(each, ast.UnaryOp))
+                around = [each for each in negations if isinstance(each.op, ast.Not)]
+                inside = [_span(each)[0] <= start and end <= _span(each)[1] for each in around]
+                return sum(inside) % 2 == 0
+    return None
+
+
+_Place = tuple[int, int]  # line, and column in bytes
+
+
+@functools.lru_cache(maxsize=64)
+def _calls(file: str) -> list[tuple[ast.Call, _Place, _Place]]:
+    """Returns the calls in a file, where they begin and where they end."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    return [(each, *_span(each)) for each in ast.walk(tree) if isinstance(each, ast.Call)]
+
+
+def _span(node: ast.expr) -> tuple[_Place, _Place]:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+
+
+def _is_check(function: ast.expr, frame: FrameType) -> bool:
+    found = _named(function, frame)
+    return callable(found) and any(
+        inspect.unwrap(found) is inspect.unwrap(each) for each in _CHECKS
+    )
+
+
+def _named(function: ast.expr, frame: FrameType) -> Any:
+    """Returns what a name, or an attribute of a module, stands for in a frame; None of another
+    expression."""
+    if isinstance(function, ast.Name):
+        return frame.f_locals.get(function.id, frame.f_globals.get(function.id))
+    if isinstance(function, ast.Attribute):
+        owner = _named(function.value, frame)
+        return getattr(owner, function.attr, None) if isinstance(owner, ModuleType) else None
+    return None
 
 
 def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
     """Returns which truth lets the check pass that a frame is computing, None outside of one;
     and whether it asks for the truth of what is computed right now."""
-    if frame is None or _is_caught(frame):
+    if frame is None:
         return None, False
     code, offsets = _instructions(frame.f_code)
     first = bisect.bisect_right(offsets, frame.f_lasti) - 1  # it may be in the cache behind one

@@ -94,8 +94,10 @@ class Interceptor:
         self._by_function.update(RowCounts(lambda: self.prime).replacements())
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
+        self.refused: list[Exception] = []  # questions about values whose error the model may catch
         if prime is not None:
-            self._by_function.update(assertions.replacements())
+            self._by_function.update(assertions.replacements(self.refused))
+            self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
             self._by_function[Tensor.__setitem__] = functools.partial(
                 rewrites.assign, Tensor.__setitem__
             )
@@ -381,6 +383,9 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
             patch(torch, "cond", _cond)
+            for name, position in (("_check_with", 1), ("_assert", 0), ("_assert_scalar", 0)):
+                check = getattr(torch, name)
+                patch(torch, name, assertions.dropped(interceptor.refused, check, position))
             patch(nn.Module, "_apply", _refuse_conversion)
             for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel):
                 patch(wrapper, "forward", _forward_inside)

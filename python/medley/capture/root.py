@@ -84,7 +84,10 @@ class Root(nn.Module):
             intercept(self._interceptor),
             torch.autocast("cpu", self._autocast, self._autocast is not None),
         ):
+            self._interceptor.refused.clear()
             result = self._batch.call(self.model, tensors)
+            if self._interceptor.refused:  # the model has caught it, and computed something else
+                raise self._interceptor.refused[0]
             loss = loss_of(result)
             if isinstance(loss, tuple):
                 total = loss[0] if has_a_mean(loss[0]) else mean_loss(*loss)
