@@ -1,6 +1,7 @@
 """What is replaced inside the transformers package while one of its models is captured.
 
 - looks into the values of masks and tokens, which fake tensors have not, are skipped;
+- texts that are packed into one row have a mask, but for positions that sizes alone make one text;
 - routed experts become one op, `medley::experts`, whichever implementation the config names; of
   forms that it does not know, all experts compute all tokens;
 - experts of Switch Transformers, which make lists of their tokens, all compute all tokens;
@@ -18,10 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from medley import custom_ops
+from medley.capture.known_values import is_known
 from medley.capture.modules import holders
 
 # Looks whether the first and last tokens are padding, to warn.
 _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
+# Find the texts that are packed into one row, and keep them apart.
+_TEXTS = "find_packed_sequence_indices"
+_KEEP_APART = "packed_sequence_compatibility_function"
 _SWITCH_EXPERTS = "SwitchTransformersExperts"
 _BALANCING_LOSS = "load_balancing_loss_func"
 # Activations that the op knows, by the name of their class.
@@ -40,8 +45,6 @@ def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
     masking = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, "is_tracing"):
         yield masking, "is_tracing", lambda *_: True
-    if hasattr(masking, "find_packed_sequence_indices"):
-        yield masking, "find_packed_sequence_indices", lambda *_, **__: None
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is not None and hasattr(modeling, "PreTrainedModel"):
         yield modeling.PreTrainedModel, _PADDING_WARNING, lambda *_, **__: None
@@ -49,6 +52,10 @@ def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
 
 def capture_patches() -> Iterator[tuple[Any, str, Any]]:
     """Yields the replacements that only a capture needs; an eager run takes the originals."""
+    masking = sys.modules.get("transformers.masking_utils")
+    if hasattr(masking, _TEXTS):
+        yield masking, _TEXTS, _texts_of_rows(getattr(masking, _TEXTS))
+        yield masking, _KEEP_APART, _kept_apart(getattr(masking, _KEEP_APART))
     moe = sys.modules.get("transformers.integrations.moe")
     if moe is not None and hasattr(moe, "ExpertsInterface"):
         yield moe.ExpertsInterface, "get_interface", lambda *_: experts_forward
@@ -58,6 +65,34 @@ def capture_patches() -> Iterator[tuple[Any, str, Any]]:
     for module in holders(_BALANCING_LOSS):
         if re.match(r"transformers\.models\..*\.modeling_", module.__name__):
             yield module, _BALANCING_LOSS, _with_counted_rows(vars(module)[_BALANCING_LOSS])
+
+
+def _texts_of_rows(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    """Returns a function from positions [rows, tokens] to the text of each token.
+
+    The original returns None if each row is one text, so that the mask is a plain one. A trace
+    knows this of positions that depend on sizes alone.
+    """
+
+    def texts(position_ids: Tensor) -> Tensor | None:
+        is_one = is_known(position_ids, lambda positions: (positions.diff() == 1).all())
+        return None if is_one else find(position_ids)
+
+    return texts
+
+
+def _kept_apart(keep: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `keep`, which reads the positions of tokens [rows, tokens] in place of their indices.
+
+    A row of one text has indices, as in a batch without packed rows: a chunk starts with the row,
+    whatever the first position is.
+    """
+
+    def kept(mask: Any, position_ids: Tensor, texts: Tensor) -> Any:
+        indices = torch.arange(position_ids.shape[1], device=position_ids.device)
+        return keep(mask, torch.where(texts[:, -1:] == 0, indices, position_ids), texts)
+
+    return kept
 
 
 def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
