@@ -132,8 +132,14 @@ def _explicit(
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
         scores = scores.masked_fill(seen.logical_not(), -math.inf)
-    weights = dropout(F.softmax(scores, -1), dropout_p)
-    return weights @ value
+    weights = F.softmax(scores, -1) if bias is None else _softmax(scores)
+    return dropout(weights, dropout_p) @ value
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Returns the softmax over the last dim; zeros, and no gradient, for a row of -inf alone."""
+    hidden = scores.detach().amax(-1, keepdim=True) == -math.inf
+    return F.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
 
 
 def _repeat_heads(x: Tensor, repeats: int) -> Tensor:
