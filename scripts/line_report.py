@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 10_130,  # all that becomes of a plan, and what is checked of it: the largest
+    "medley/program": 10_190,  # all that becomes of a plan, and what is checked of it: the largest
     "medley/solve": 3_500,
     "medley/sim": 2_100,  # devices that do the same are followed once
     "medley/synthesis": 5_000,
@@ -46,9 +46,9 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 25_250,  # capture is a third of it; what processes read is compared, too
+    "python/medley": 26_330,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 74_800  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 74_950  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -61,24 +61,26 @@ inline constexpr std::string_view kCapturedOps[] = {
 
 // Appended by planning and lowering.
 //
-// adamw, ...    the ops of update_ops.h; scalars f64[3]: learning rate, step (1 at the first), clip
-//               scale, by which the gradient is multiplied first. The arithmetic is done in f32 on
-//               `master` if there is one, else on `param`. -> the new param, moments, master
-//               (undefined without one; kNone in the graph). Functional: operands keep their values
-//               unless the executor reuses them.
+// adamw, ...    the ops of update_ops.h; scalars f64[3] or more: learning rate, step (1 at the
+//               first), clip scale, by which the gradient is multiplied first. The arithmetic is
+//               done in f32 on `master` if there is one, else on `param`. -> the new param,
+//               moments, master (undefined without one; kNone in the graph). Functional: operands
+//               keep their values unless the executor reuses them.
 // sum_squares   f64[], whatever the dtype.
-// clip_scale    sum of squares f64[] -> (norm, min(1, max_norm / (norm + 1e-6))), both f64[].
-// scale_scalars scalars with element 2 replaced by `scale`.
+// clip_scale    sum of squares f64[] -> (norm, max_norm / (norm + 1e-6)), both f64[].
+// scale_scalars scalars with element 2 replaced by min(1, scale times that). It is 1, or the limit
+//               of the step if this is a function of the step; max_norm is then 1.
 // accumulate    the gradient itself; its slot adds (see program.h).
-// average       average + weight * (updated - average); in the first step the updated parameter.
+// average       average + weight * (updated - average); in the first step the updated parameter. If
+//               the scalars have a share, the weight is 1 - share, in the first step too.
 //
 // Where losses are scaled (update_ops.h), with `first` the scale of the first step:
 //
 // scale_loss       grad * scale, in the type of grad.
 // unscale_squares  sum of squares f64[] / scale^2.
-// scaled_step      scalars with the step less those skipped, and the clip scale clip / scale, 1 /
-//                  scale without clipping, or NaN where the norm is not finite: updates do nothing
-//                  then.
+// scaled_step      scalars with the step less those skipped, and the clip scale min(1, clip times
+//                  element 2) / scale, 1 / scale without clipping, or NaN where the norm is not
+//                  finite: updates do nothing then.
 // next_scale       the new state, from the old one and the sum of squares: half the scale if that
 //                  is not finite, twice after so many good steps, both within 2^40 of the first.
 inline constexpr std::string_view kUpdateOps[] = {
@@ -114,6 +116,31 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor? master,"
     " Tensor scalars, float momentum, float weight_decay, bool nesterov)"
     " -> (Tensor, Tensor, Tensor)",
+    "medley::whole0(Tensor param, Tensor grad, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor)",
+    "medley::whole1(Tensor param, Tensor grad, Tensor state0, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor)",
+    "medley::whole2(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::whole3(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "medley::whole4(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor state3, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "medley::whole5(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor state3, Tensor state4, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "medley::whole6(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor state3, Tensor state4, Tensor state5, Tensor? master,"
+    " Tensor scalars, float flops, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "medley::sum_squares(Tensor x) -> Tensor",
     "medley::add_n(Tensor[] terms) -> Tensor",
     "medley::clip_scale(Tensor sum_of_squares, float max_norm) -> (Tensor, Tensor)",

@@ -29,6 +29,7 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
 // Returns nothing where states have other shapes than the parameter and none of its dims is cut.
 // Locked dims are not cut, but have the factors of the parameter's.
 std::string pattern_of(const UpdateOp& op) {
+  if (op.has_whole_program()) return "";
   const bool by_row = op.unit == UpdateUnit::kRow;
   const std::string dims = by_row ? "x.. m!" : op.unit == UpdateUnit::kElement ? ".." : "..!";
   std::string operands = dims + ", " + dims, results = dims;
@@ -46,6 +47,13 @@ std::string pattern_of(const UpdateOp& op) {
 UpdateOp pointwise(std::string_view name, std::vector<UpdateState> states) {
   UpdateOp op{name, std::move(states)};
   op.has_program = true;
+  return op;
+}
+
+UpdateOp whole(std::string_view name, std::vector<UpdateState> states) {
+  UpdateOp op = pointwise(name, std::move(states));
+  op.unit = UpdateUnit::kTensor;
+  op.work = WorkClass::kMatmul;
   return op;
 }
 
@@ -78,6 +86,14 @@ const std::vector<UpdateOp>& update_ops() {
       pointwise("medley.pointwise3.default", {{"state0"}, {"state1"}, {"state2"}}),
       pointwise("medley.pointwise4.default", {{"state0"}, {"state1"}, {"state2"}, {"state3"}}),
       {"medley.sgd.default", {{"momentum", StateShape::kSame, 0}}, 3, 1},
+      whole("medley.whole0.default", {}),
+      whole("medley.whole1.default", {{"state0"}}),
+      whole("medley.whole2.default", {{"state0"}, {"state1"}}),
+      whole("medley.whole3.default", {{"state0"}, {"state1"}, {"state2"}}),
+      whole("medley.whole4.default", {{"state0"}, {"state1"}, {"state2"}, {"state3"}}),
+      whole("medley.whole5.default", {{"state0"}, {"state1"}, {"state2"}, {"state3"}, {"state4"}}),
+      whole("medley.whole6.default",
+            {{"state0"}, {"state1"}, {"state2"}, {"state3"}, {"state4"}, {"state5"}}),
   };
   return kOps;
 }

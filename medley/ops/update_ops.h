@@ -4,9 +4,17 @@
 //
 //   name(param, grad, state ..., master?, scalars, number ...) -> (param, state ..., master)
 //
-// "pointwise<n>" has n states and, behind the scalars, a program: the text of a graph that says
-// what becomes of a vector f[b], with inputs parameter "x", batch "grad", scalar "lr" and "step"
-// (f64[]), state "0" and so on, and outputs parameter "x" and the states.
+// The scalars are f64[3] (local_ops.h). If a hyperparameter depends on the step they are f64[5 +
+// n]:
+//
+//   learning rate, step, clip scale, share that an average keeps (NaN: a constant of its op),
+//   largest element of the gradient, number ...  (these replace the numbers of the op)
+//
+// "pointwise<n>" and "whole<n>" have n states and, behind the scalars, a program: the text of a
+// graph with inputs parameter "x", batch "grad", scalar "lr" and "step" (f64[]) and a scalar for
+// each number of the step, state "0" and so on, and outputs parameter "x" and the states. That of
+// pointwise<n> is of a vector f[b]; that of whole<n> has the shape of the parameter, states of any
+// shape, and its flops before it.
 //
 // Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
 // computed (medley/torch/update.h).
@@ -42,11 +50,17 @@ struct UpdateOp {
   UpdateUnit unit = UpdateUnit::kElement;
   WorkClass work = WorkClass::kMemory;
   bool has_program = false;
+  bool has_whole_program() const { return has_program && unit == UpdateUnit::kTensor; }
   // Behind the scalars.
-  size_t more_arguments() const { return static_cast<size_t>(numbers) + (has_program ? 1 : 0); }
+  size_t more_arguments() const {
+    return static_cast<size_t>(numbers) + (has_program ? 1 : 0) + (has_whole_program() ? 1 : 0);
+  }
   size_t scalars() const { return states.size() + 3; }  // their place among the arguments
   std::string_view kind() const;                        // "adamw": the schema's name
 };
+
+// How many scalars a rule has: constants only, or before the numbers of a step.
+inline constexpr int kStepScalars = 3, kManyScalars = 5;
 
 // The state of the loss scale (graph/replace_bf16.h), f64[4]:
 //

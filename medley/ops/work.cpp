@@ -41,6 +41,7 @@ double matmul_flops(const Op& op,
     const double down = elements(operands.at(first + 4), symbols) / experts;
     return backward ? 2 * rows * (3 * up + 2 * down) : 2 * rows * (up + down);
   }
+  if (name.starts_with("whole")) return number(op, op.arguments.size() - 2).value_or(0);
   if (name == "muon") {
     // Of each iteration three products: x x^T, its square, and that times x, where x is wide.
     const TensorType& x = operands.at(0);

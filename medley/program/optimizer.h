@@ -9,17 +9,29 @@
 #include <vector>
 
 #include "medley/base/at.h"
+#include "medley/graph/graph.h"
 #include "medley/ops/update_ops.h"
 
 namespace medley {
+
+// Of an op that has one (ops/update_ops.h).
+struct UpdateProgramText {
+  std::string text;
+  std::vector<TensorType> states{};
+  double flops = 0;
+  bool operator==(const UpdateProgramText&) const = default;
+};
+// Throws Error(kCaller) for what is no graph.
+UpdateProgramText program_of(std::string text);
 
 // One of update_ops() by the name between "medley." and ".default", and its numbers.
 struct UpdateRule {
   std::string kind = "adamw";
   std::vector<double> numbers{0.9, 0.999, 1e-8, 0.01};
-  // Of an op that has one, and what its states are called then.
-  std::string program{};
-  std::vector<std::string> states{};
+  // Of an op that has programs: by shape of the parameter, "[4, 16]", or one of all shapes, "".
+  std::map<std::string, UpdateProgramText> programs{};
+  std::vector<std::string> states{};  // what they are called then
+  int scalars = kStepScalars;         // how many come with a step: 3, or 5 and numbers
   bool operator==(const UpdateRule&) const = default;
 };
 
@@ -53,8 +65,10 @@ struct Optimizer {
 
 // Throws Error(kCaller) if there is none, or it takes other numbers.
 const UpdateOp& update_op_of(const UpdateRule& rule);
+// Requires: the rule has one for this shape.
+const UpdateProgramText& program_for(const UpdateRule& rule, const std::vector<Size>& shape);
 
-// The input (kScalar, f64[3]) that a rule's updates read: learning rate, step from 1, clip scale.
+// The input (kScalar, f64[scalars of the rule]) that a rule's updates read (ops/update_ops.h).
 std::string scalars_of(int rule);
 // Requires: the name is one of scalars_of().
 int rule_of_scalars(std::string_view name);

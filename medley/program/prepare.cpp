@@ -323,7 +323,7 @@ class Preparer {
   }
 
   ValueId append_scalars(int rule, ValueId clip) {
-    const TensorType type{DType::kF64, {3}};
+    const TensorType type{DType::kF64, {Size(optimizer_.rules[at(rule)].scalars)}};
     const std::string name = scalars_of(rule);
     const ValueId scalars = add_input(graph(), InputKind::kScalar, name, type);
     if (clip == kNone) return scalars;
@@ -369,7 +369,9 @@ class Preparer {
       const UpdateState& state = kind.states[i];
       const bool kept = state.unless_zero == kNone || rule.numbers[at(state.unless_zero)] != 0;
       add_state(rule.states.empty() ? state.name : std::string_view(rule.states[i]),
-                kept ? state_type(state, type) : std::nullopt);
+                !kept                      ? std::nullopt
+                : kind.has_whole_program() ? program_for(rule, type.shape).states[i]
+                                           : state_type(state, type));
     }
     const TensorType wide = *state_type({"master"}, type);
     add_state("master", wide.dtype != type.dtype ? std::make_optional(wide) : std::nullopt);
@@ -378,7 +380,8 @@ class Preparer {
       arguments.push_back(i + at(kind.flags) < rule.numbers.size()
                               ? Argument(rule.numbers[i])
                               : Argument(rule.numbers[i] != 0));
-    if (kind.has_program) arguments.emplace_back(rule.program);
+    if (kind.has_whole_program()) arguments.emplace_back(program_for(rule, type.shape).flops);
+    if (kind.has_program) arguments.emplace_back(program_for(rule, type.shape).text);
     const std::vector<ValueId> results =
         append(update_op(std::string(kind.name), std::move(arguments)), types, "update/" + name);
     graph().ops.back().results.clear();

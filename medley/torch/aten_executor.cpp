@@ -133,10 +133,9 @@ class Runner {
       taken.master = std::move(taken.states.back());
       taken.states.pop_back();
     }
-    if (joined.update)
-      joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
-    else
-      (*joined.program)(parameters, slots_.take(joined.scalars));
+    const UpdateNow now = read_scalars(slots_.take(joined.scalars), joined.numbers);
+    if (!now.skips())
+      joined.update ? joined.update(parameters, now) : (*joined.program)(parameters, now);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<Slot>& to = joined.parameters[i].replaced;
       Updated& made = parameters[i];

@@ -40,7 +40,7 @@ Tensor scaled_step(const Tensor& scalars,
                    double first,
                    bool clips) {
   const Tensor factor = scale_of(state, first).reciprocal();
-  const Tensor used = clips ? factor.mul(clip) : factor;
+  const Tensor used = clips ? factor.mul(clip.mul(scalars.select(0, 2)).clamp_max(1.0)) : factor;
   const Tensor none = at::full_like(factor, std::numeric_limits<double>::quiet_NaN());
   Tensor step = scalars.clone();
   step.select(0, 1).sub_(state.select(0, 2));

@@ -43,16 +43,15 @@ void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   one[0].gradient = given[1].toTensor();
   for (size_t i = 0; i < kind->states.size(); ++i) one[0].states.push_back(copy(i + 2));
   one[0].master = copy(kind->scalars() - 1);
-  const Tensor& scalars = given[kind->scalars()].toTensor();
-  if (kind->has_program) {
-    UpdateProgram(given.back().toStringRef())(one, scalars);
-  } else {
-    std::vector<double> numbers;
-    for (size_t i = kind->scalars() + 1; i < given.size(); ++i)
-      numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
-                                          : given[i].toScalar().toDouble());
-    find_update(kind->name)(one, scalars, numbers);
-  }
+  std::vector<double> numbers;
+  for (size_t i = kind->scalars() + 1; i <= kind->scalars() + at(kind->numbers); ++i)
+    numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
+                                        : given[i].toScalar().toDouble());
+  const UpdateNow now = read_scalars(given[kind->scalars()].toTensor(), numbers);
+  if (!now.skips() && kind->has_program)
+    UpdateProgram(given.back().toStringRef())(one, now);
+  else if (!now.skips())
+    find_update(kind->name)(one, now);
   torch::jit::push(*stack, one[0].parameter);
   for (Tensor& state : one[0].states) torch::jit::push(*stack, state);
   torch::jit::push(*stack, one[0].master);
@@ -80,18 +79,19 @@ Tensor add_n(at::TensorList terms) {
 
 std::tuple<Tensor, Tensor> clip_scale(const Tensor& sum_of_squares, double max_norm) {
   const Tensor norm = sum_of_squares.sqrt();
-  return {norm, norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0)};
+  return {norm, norm.add(1e-6).reciprocal().mul(max_norm)};
 }
 
 Tensor scale_scalars(const Tensor& scalars, const Tensor& scale) {
   Tensor scaled = scalars.clone();
-  scaled.select(0, 2).copy_(scale);
+  scaled.select(0, 2).mul_(scale).clamp_max_(1.0);
   return scaled;
 }
 
 Tensor average(const Tensor& average, const Tensor& updated, const Tensor& scalars, double weight) {
-  const UpdateScalars now = read_scalars(scalars);
+  const UpdateNow now = read_scalars(scalars, {});
   if (now.skips()) return average.alias();
+  if (!std::isnan(now.kept)) return average.lerp(updated, 1 - now.kept);
   return now.step == 1 ? updated.clone() : average.lerp(updated, weight);
 }
 

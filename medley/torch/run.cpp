@@ -15,6 +15,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/optimizer.h"
+#include "medley/program/prepare.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/c10d_store.h"
@@ -180,9 +181,13 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
                               describe(to_scalar_type(dtype), shape)));
     write(found, whole.detach());
     if (kind != "parameter") continue;
+    const std::string average = std::string(kAverageState) + name;
     for (const Placement& state : stage(found.stage).inputs)
-      if (state.input.kind == InputKind::kState && state.input.name == kMasterPrefix + name)
-        write({&state, found.stage}, whole.detach().to(at::kFloat));
+      if (state.input.kind == InputKind::kState &&
+          (state.input.name == kMasterPrefix + name || state.input.name == average))
+        write({&state, found.stage},
+              whole.detach().to(
+                  to_scalar_type(type_of(stage(found.stage).graph, state.input.value).dtype)));
   }
 }
 
@@ -300,10 +305,11 @@ void Run::set_batch(int i, const Program& program, const std::map<std::string, a
     devices().interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
 }
 
-void Run::set_scalars(const std::vector<double>& learning_rates, int64_t step) {
+void Run::set_scalars(const std::vector<std::vector<double>>& scalars, int64_t step) {
   const auto of_rule = [&](const std::string& name) {
-    const double rate = learning_rates.at(at(rule_of_scalars(name)));
-    return at::tensor({rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
+    std::vector<double> values = scalars.at(at(rule_of_scalars(name)));
+    values.insert(values.begin() + 1, static_cast<double>(step + 1));
+    return at::tensor(values, at::kDouble);
   };
   for (int i = 0; i < devices().size(); ++i)
     for (const Placement& placement : stage_of(i).inputs) {
@@ -326,14 +332,14 @@ double Run::read_scalar(const std::function<ValueId(const LoweredStage&)>& value
 }
 
 StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
-                     const std::vector<double>& learning_rates,
+                     const std::vector<std::vector<double>>& scalars,
                      int64_t step,
                      int size,
                      const std::function<bool()>& poll) {
   const auto& [program, label] = sizes_.at(at(size));
   for (int i = 0; i < devices().size(); ++i) set_batch(i, *program, batch);
   worker_.use(program, label);
-  set_scalars(learning_rates, step);
+  set_scalars(scalars, step);
   *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
   worker_.run_step(poll);
   return result();

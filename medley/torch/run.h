@@ -99,11 +99,11 @@ class Run {
   // A program for batches of another size, which differs from that of the plan in sizes only.
   // Returns its number, for step(); that of the plan has 0.
   int add_size(const Program& program, const std::string& label);
-  // One step. `learning_rates`: of each rule of the optimizer. `size`: the number of the program.
-  // `poll` is called on this thread
-  // while it runs; returning true ends it with the error "interrupted".
+  // One step. `scalars`: of each rule of the optimizer, without the step (set_scalars()). `size`:
+  // the number of the program. `poll` is called on this thread while it runs; returning true ends
+  // it with the error "interrupted".
   StepResult step(const std::map<std::string, at::Tensor>& batch,
-                  const std::vector<double>& learning_rates,
+                  const std::vector<std::vector<double>>& scalars,
                   int64_t step,
                   int size,
                   const std::function<bool()>& poll);
@@ -151,7 +151,8 @@ class Run {
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
   void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
-  void set_scalars(const std::vector<double>& learning_rates, int64_t step);
+  // Of each rule: the learning rate, then what follows the step (ops/update_ops.h).
+  void set_scalars(const std::vector<std::vector<double>>& scalars, int64_t step);
   double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();
 

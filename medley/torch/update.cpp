@@ -79,11 +79,7 @@ using Lists = std::array<std::vector<at::Tensor>, kNumFields>;
 // Decoupled weight decay or not is which kernel it is. Numbers: beta1, beta2, epsilon, weight
 // decay.
 template <typename Kernel>
-void fused(std::vector<Updated>& parameters,
-           const at::Tensor& scalars,
-           const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
+void fused(std::vector<Updated>& parameters, const UpdateNow& now) {
   // A fused call takes tensors of one type only.
   std::map<Types, std::vector<Fields>> parts;
   for (Updated& each : parameters) {
@@ -109,10 +105,10 @@ void fused(std::vector<Updated>& parameters,
                  /*max_exp_avg_sqs=*/{},
                  steps,
                  now.learning_rate,
-                 numbers[0],
-                 numbers[1],
-                 numbers[3],
-                 numbers[2],
+                 now.numbers[0],
+                 now.numbers[1],
+                 now.numbers[3],
+                 now.numbers[2],
                  /*amsgrad=*/false,
                  /*maximize=*/false,
                  /*grad_scale=*/{},
@@ -123,20 +119,16 @@ void fused(std::vector<Updated>& parameters,
 }
 
 // Numbers: momentum, weight decay, Nesterov's.
-void sgd(std::vector<Updated>& parameters,
-         const at::Tensor& scalars,
-         const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
+void sgd(std::vector<Updated>& parameters, const UpdateNow& now) {
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
     at::Tensor& momentum = each.states[0];
     at::Tensor direction = each.gradient;
-    if (numbers[1] != 0) direction = direction.add(into, numbers[1]);
-    if (momentum.defined()) {
-      momentum.mul_(numbers[0]).add_(direction);
-      direction = numbers[2] != 0 ? direction.add(momentum, numbers[0]) : momentum;
+    if (now.numbers[1] != 0) direction = direction.add(into, now.numbers[1]);
+    if (momentum.defined() && now.numbers[0] != 0) {
+      momentum.mul_(now.numbers[0]).add_(direction);
+      direction = now.numbers[2] != 0 ? direction.add(momentum, now.numbers[0]) : momentum;
     }
     into.add_(direction, -now.learning_rate);
     copy_master(each);
@@ -144,19 +136,15 @@ void sgd(std::vector<Updated>& parameters,
 }
 
 // https://arxiv.org/abs/2302.06675. Numbers: beta1, beta2, weight decay.
-void lion(std::vector<Updated>& parameters,
-          const at::Tensor& scalars,
-          const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
+void lion(std::vector<Updated>& parameters, const UpdateNow& now) {
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
     at::Tensor& average = each.states[0];
-    into.mul_(1 - now.learning_rate * numbers[2]);
-    into.add_(average.mul(numbers[0]).add_(each.gradient, 1 - numbers[0]).sign_(),
+    into.mul_(1 - now.learning_rate * now.numbers[2]);
+    into.add_(average.mul(now.numbers[0]).add_(each.gradient, 1 - now.numbers[0]).sign_(),
               -now.learning_rate);
-    average.mul_(numbers[1]).add_(each.gradient, 1 - numbers[1]);
+    average.mul_(now.numbers[1]).add_(each.gradient, 1 - now.numbers[1]);
     copy_master(each);
   }
 }

@@ -56,12 +56,8 @@ class CodeBook {
 
 }  // namespace
 
-void adamw8(std::vector<Updated>& parameters,
-            const at::Tensor& scalars,
-            const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
-  const double beta1 = numbers[0], beta2 = numbers[1];
+void adamw8(std::vector<Updated>& parameters, const UpdateNow& now) {
+  const double beta1 = now.numbers[0], beta2 = now.numbers[1];
   const double correction1 = 1 - std::pow(beta1, now.step),
                correction2 = 1 - std::pow(beta2, now.step);
   std::map<c10::ScalarType, std::pair<CodeBook, CodeBook>> books;
@@ -76,8 +72,8 @@ void adamw8(std::vector<Updated>& parameters,
     at::Tensor squares = second.decode(each.states[2], each.states[3]);
     average.lerp_(each.gradient, 1 - beta1);
     squares.mul_(beta2).addcmul_(each.gradient, each.gradient, 1 - beta2);
-    into.mul_(1 - now.learning_rate * numbers[3]);
-    const at::Tensor divisor = squares.sqrt().div_(std::sqrt(correction2)).add_(numbers[2]);
+    into.mul_(1 - now.learning_rate * now.numbers[3]);
+    const at::Tensor divisor = squares.sqrt().div_(std::sqrt(correction2)).add_(now.numbers[2]);
     into.addcdiv_(average, divisor, -now.learning_rate / correction1);
     first.encode(average, each.states[0], each.states[1]);
     second.encode(squares, each.states[2], each.states[3]);

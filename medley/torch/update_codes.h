@@ -11,8 +11,6 @@ namespace medley {
 // 1, the larger the finer. A second moment that is not zero has no code of zero: the step would be
 // divided by epsilon. Of a vector every element is a row, which loses nothing. Numbers: beta1,
 // beta2, epsilon, weight decay.
-void adamw8(std::vector<Updated>& parameters,
-            const at::Tensor& scalars,
-            const std::vector<double>& numbers);
+void adamw8(std::vector<Updated>& parameters, const UpdateNow& now);
 
 }  // namespace medley

@@ -43,21 +43,18 @@ at::Tensor orthogonalized(const at::Tensor& matrix, const std::vector<double>& n
 
 }  // namespace
 
-void adafactor(std::vector<Updated>& parameters,
-               const at::Tensor& scalars,
-               const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
-  const double share = std::pow(now.step, numbers[0]);  // of the newest moments
+void adafactor(std::vector<Updated>& parameters, const UpdateNow& now) {
+  const double share = std::pow(now.step, now.numbers[0]);  // of the newest moments
   const double rate = std::min(now.learning_rate, 1 / std::sqrt(now.step));
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
     at::Tensor &rows = each.states[0], &columns = each.states[1];
     const at::Tensor& gradient = each.gradient;
-    const double epsilon = numbers[1] > 0 ? numbers[1] : epsilon_of(each.parameter.scalar_type());
-    const double step = std::max(numbers[2], root_mean_square(into)) * rate;
-    if (numbers[4] != 0) into.mul_(1 - now.learning_rate * numbers[4]);
+    const double epsilon =
+        now.numbers[1] > 0 ? now.numbers[1] : epsilon_of(each.parameter.scalar_type());
+    const double step = std::max(now.numbers[2], root_mean_square(into)) * rate;
+    if (now.numbers[4] != 0) into.mul_(1 - now.learning_rate * now.numbers[4]);
     at::Tensor moment;
     if (columns.defined()) {
       rows.lerp_(mean_square(gradient, -1), share);
@@ -69,17 +66,13 @@ void adafactor(std::vector<Updated>& parameters,
       moment = rows.clone();
     }
     const at::Tensor update = moment.clamp_min_(epsilon * epsilon).rsqrt_().mul_(gradient);
-    into.add_(update, -step / std::max(1.0, root_mean_square(update) / numbers[3]));
+    into.add_(update, -step / std::max(1.0, root_mean_square(update) / now.numbers[3]));
     copy_master(each);
   }
 }
 
-void muon(std::vector<Updated>& parameters,
-          const at::Tensor& scalars,
-          const std::vector<double>& numbers) {
-  const UpdateScalars now = read_scalars(scalars);
-  if (now.skips()) return;
-  const double momentum = numbers[0];
+void muon(std::vector<Updated>& parameters, const UpdateNow& now) {
+  const double momentum = now.numbers[0];
   for (Updated& each : parameters) {
     if (each.parameter.dim() != 2)
       throw Error(Blame::kCaller,
@@ -89,13 +82,13 @@ void muon(std::vector<Updated>& parameters,
     at::Tensor& into = prepare_update(each, now);
     at::Tensor& average = each.states[0];
     average.lerp_(each.gradient, 1 - momentum);
-    const at::Tensor update =
-        orthogonalized(numbers[7] != 0 ? each.gradient.lerp(average, momentum) : average, numbers);
+    const at::Tensor update = orthogonalized(
+        now.numbers[7] != 0 ? each.gradient.lerp(average, momentum) : average, now.numbers);
     const auto height = static_cast<double>(into.size(0)),
                width = static_cast<double>(into.size(1));
-    const double scale = numbers[8] != 0 ? 0.2 * std::sqrt(std::max(height, width))
-                                         : std::sqrt(std::max(1.0, height / width));
-    into.mul_(1 - now.learning_rate * numbers[1]);
+    const double scale = now.numbers[8] != 0 ? 0.2 * std::sqrt(std::max(height, width))
+                                             : std::sqrt(std::max(1.0, height / width));
+    into.mul_(1 - now.learning_rate * now.numbers[1]);
     into.add_(update, -now.learning_rate * scale);
     copy_master(each);
   }

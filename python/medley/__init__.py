@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from medley import optimizer as optimizer
     from medley.callbacks import Callback as Callback
     from medley.callbacks import Progress as Progress
     from medley.callbacks import TensorBoard as TensorBoard
@@ -29,19 +30,27 @@ if TYPE_CHECKING:
     from medley.lengths import Lengths as Lengths
     from medley.metrics import Metrics as Metrics
     from medley.optimizer import SGD as SGD
+    from medley.optimizer import Adadelta as Adadelta
     from medley.optimizer import Adafactor as Adafactor
+    from medley.optimizer import Adagrad as Adagrad
     from medley.optimizer import Adam as Adam
+    from medley.optimizer import Adamax as Adamax
     from medley.optimizer import AdamW as AdamW
     from medley.optimizer import AdamW8bit as AdamW8bit
     from medley.optimizer import Groups as Groups
     from medley.optimizer import Lion as Lion
     from medley.optimizer import Muon as Muon
+    from medley.optimizer import NAdam as NAdam
+    from medley.optimizer import RAdam as RAdam
+    from medley.optimizer import RMSprop as RMSprop
+    from medley.optimizer import Rprop as Rprop
     from medley.plan import Plan as Plan
     from medley.plan import plan as plan
     from medley.schedules import cosine as cosine
     from medley.schedules import inverse_sqrt as inverse_sqrt
     from medley.schedules import linear as linear
     from medley.schedules import polynomial as polynomial
+    from medley.schedules import scheduled as scheduled
     from medley.schedules import warmup as warmup
     from medley.schedules import warmup_stable_decay as warmup_stable_decay
     from medley.trainer import Trainer as Trainer
@@ -54,6 +63,13 @@ _EXPORTS = {
     "AdamW8bit": "optimizer",
     "Adam": "optimizer",
     "AdamW": "optimizer",
+    "Adadelta": "optimizer",
+    "Adagrad": "optimizer",
+    "Adamax": "optimizer",
+    "NAdam": "optimizer",
+    "RAdam": "optimizer",
+    "RMSprop": "optimizer",
+    "Rprop": "optimizer",
     "BatchSampler": "data.sampler",
     "Callback": "callbacks",
     "Cluster": "cluster",
@@ -77,10 +93,12 @@ _EXPORTS = {
     "linear": "schedules",
     "plan": "plan",
     "polynomial": "schedules",
+    "scheduled": "schedules",
     "warmup": "schedules",
     "warmup_stable_decay": "schedules",
 }
 __all__ = sorted(_EXPORTS)
+_MODULES = ("optimizer",)  # of which users name functions
 
 
 class _Package(ModuleType):
@@ -91,6 +109,8 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"medley.{name}")
         if name not in _EXPORTS:
             raise AttributeError(f"module 'medley' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"medley.{_EXPORTS[name]}"), name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 Schedule = Callable[[int], float]
 
@@ -98,3 +101,80 @@ def schedule_text(lr: float | Schedule) -> str:
         return repr(float(lr))
     ours = getattr(lr, "__module__", "") == __name__
     return (lr.__doc__ or "") if ours else ""
+
+
+# --- schedulers of PyTorch ---
+
+
+def is_torch_scheduler(value: Any) -> bool:
+    """Returns whether this is a scheduler of `torch.optim.lr_scheduler`, or like one."""
+    return hasattr(value, "step") and hasattr(value, "optimizer")
+
+
+def scheduled(scheduler: Any, field: str = "lr", *, group: int = 0, every: int = 1) -> Schedule:
+    """Returns what a scheduler of PyTorch makes of a hyperparameter, as a function of the step.
+
+    `scheduler` is bound to a torch optimizer, of which only the numbers count: `field` of one of
+    its groups, such as "momentum". A copy of it makes a step after every step of training, or after
+    `every` steps, such as `len(loader)`. One that has made k steps already goes on from there: it
+    says nothing of the steps before.
+    """
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    kind = type(scheduler).__name__
+    if isinstance(scheduler, ReduceLROnPlateau) or not is_torch_scheduler(scheduler):
+        found = kind if is_torch_scheduler(scheduler) else repr(scheduler)
+        raise ValueError(
+            f"lr: found {found}, expected a function of the step, or a scheduler that is one. A "
+            "rate that depends on a metric: lr=lambda step: rate[0], and change rate[0] in all "
+            "processes after evaluate(), which returns the same in each"
+        )
+    if field not in scheduler.optimizer.param_groups[group]:
+        raise ValueError(
+            f"{kind}: {field}: found no such hyperparameter of "
+            f"{type(scheduler.optimizer).__name__}, group {group}"
+        )
+    return _described(_Replay(scheduler, field, group, every), f"{kind}: {field}")
+
+
+def cycled_fields(scheduler: Any) -> list[str]:
+    """Returns which fields a scheduler changes besides the rate."""
+    inner = getattr(scheduler, "_schedulers", [])
+    if any(cycled_fields(each) for each in inner) or getattr(scheduler, "cycle_momentum", False):
+        known = scheduler.optimizer.defaults
+        return [name for name in ("momentum", "betas") if name in known][-1:]
+    return []
+
+
+class _Replay:
+    """The numbers that a copy of a scheduler gives, step after step."""
+
+    def __init__(self, scheduler: Any, field: str, group: int, every: int) -> None:
+        optimizer = scheduler.optimizer
+        shared = [optimizer.state, *(p for g in optimizer.param_groups for p in g["params"])]
+        # No parameters are copied, nor what is kept of them: none changes.
+        self._scheduler = copy.deepcopy(scheduler, {id(each): each for each in shared})
+        self._field, self._group, self._every = field, group, every
+        first = scheduler
+        while not hasattr(first, "last_epoch"):  # of several at once
+            first = first._schedulers[0]
+        self._first = int(first.last_epoch)
+        self._values = [self._value()]
+
+    def _value(self) -> Any:
+        value = self._scheduler.optimizer.param_groups[self._group][self._field]
+        return tuple(map(float, value)) if isinstance(value, (tuple, list)) else float(value)
+
+    def __call__(self, step: int) -> Any:
+        place = step // self._every - self._first
+        if place < 0:
+            raise ValueError(
+                f"{type(self._scheduler).__name__}: found one that has made {self._first} steps, "
+                f"in step {step}: give the optimizer a new one, or load the checkpoint it is of"
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its optimizer makes no steps
+            while len(self._values) <= place:
+                self._scheduler.step()
+                self._values.append(self._value())
+        return self._values[place]

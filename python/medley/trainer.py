@@ -227,9 +227,9 @@ class Trainer:
 
     def _step(self, batch: StepBatch) -> Metrics:
         size = self._sizes_now().number(batch)
-        rates = self.optimizer.learning_rates(self.steps)
+        scalars = self.optimizer.scalars(self.steps)
         with self._took.running():
-            result = self._run.step(batch.tensors, rates, self.steps, size)
+            result = self._run.step(batch.tensors, scalars, self.steps, size)
         if size == 0:  # as the plan expects
             if self._drift is not None:
                 self._drift.add(self._run)

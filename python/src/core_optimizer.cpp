@@ -13,8 +13,11 @@ using namespace nb::literals;
 
 namespace {
 
-using Rules = std::vector<
-    std::tuple<std::string, std::vector<double>, std::string, std::vector<std::string>>>;
+using Rules = std::vector<std::tuple<std::string,
+                                     std::vector<double>,
+                                     std::map<std::string, std::string>,
+                                     std::vector<std::string>,
+                                     int>>;
 
 void make_optimizer(medley::Optimizer* self,
                     const Rules& rules,
@@ -25,8 +28,10 @@ void make_optimizer(medley::Optimizer* self,
                     double loss_scale,
                     int64_t good_steps) {
   medley::Optimizer made{{}, rule_of, max_norm, gradient_norm, average, {loss_scale, good_steps}};
-  for (const auto& [kind, numbers, program, states] : rules) {
-    made.rules.push_back({kind, numbers, program, states});
+  for (const auto& [kind, numbers, programs, states, scalars] : rules) {
+    made.rules.push_back({kind, numbers, {}, states, scalars});
+    for (const auto& [shape, text] : programs)
+      made.rules.back().programs.emplace(shape, medley::program_of(text));
     update_op_of(made.rules.back());
   }
   new (self) medley::Optimizer(std::move(made));
@@ -46,8 +51,8 @@ void init_optimizer(nb::module_& m) {
            "average"_a = 0.0,
            "loss_scale"_a = medley::LossScale().first,
            "good_steps"_a = medley::LossScale().good_steps,
-           "A rule is a kind, the numbers of its op, its program and what its states are called "
-           "then; `rule_of` has numbers of rules by "
+           "A rule is a kind, the numbers of its op, programs by shape, the names of its states "
+           "then, and how many scalars a step gives it; `rule_of` has numbers of rules by "
            "parameter, the first rule the others. `loss_scale`: the first one, if a plan needs it; "
            "it doubles after `good_steps`.");
 }

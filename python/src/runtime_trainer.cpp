@@ -129,7 +129,7 @@ constexpr std::chrono::seconds kToFinish{3};
 // Ctrl-C arrives while the devices work: Python only notes it, so ask. A second one ends the step.
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
-                            const std::vector<double>& learning_rates,
+                            const std::vector<std::vector<double>>& scalars,
                             int64_t step,
                             int size) {
   std::exception_ptr signal;
@@ -146,7 +146,7 @@ medley::StepResult run_step(Run& run,
   const auto finish = [&]() -> medley::StepResult {
     const nb::gil_scoped_release release;
     try {
-      return run.step(batch, learning_rates, step, size, poll);
+      return run.step(batch, scalars, step, size, poll);
     } catch (const std::exception&) {
       if (!signal) throw;
     }
@@ -249,11 +249,12 @@ void init_runtime_trainer(nb::module_& m) {
       .def("step",
            &run_step,
            "batch"_a,
-           "learning_rates"_a,
+           "scalars"_a,
            "step"_a,
            "size"_a = 0,
-           "Trains on one global batch, or this device's rows of it, with the learning rate of "
-           "each rule of the optimizer. `size`: what add_size() has returned for such a batch.")
+           "Trains on one global batch, or this device's rows of it, with the scalars of each rule "
+           "of the optimizer: learning rate, 1 or the limit of the norm, and hyperparameters that "
+           "depend on the step. `size`: what add_size() has returned for such a batch.")
       .def_prop_ro(
           "steps",
           [](const Run& run) { return run.worker().steps(); },

@@ -538,6 +538,7 @@ UPDATE = [
     "medley.muon.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[3]>0, 0.95, 0.1, 3.4445,"
     " -4.775, 2.0315, 1e-07, 5.0, true, false)",
     "medley.sgd.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[3]>0, 0.9, 0.1, true)",
+    "medley.sgd.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[8]>0, 0.9, 0.1, true)",
     "medley.sgd.default(f64[5, 6], f64[5, 6], none, none, f64[3]>0, 0.0, 0.0, false)",
     "medley.sum_squares.default(f64[5, (2 3)])",
     "medley.add_n.default([f64[5, 6], f64[5, 6], f64[5, 6]])",
@@ -545,6 +546,7 @@ UPDATE = [
     "medley.scale_scalars.default(f64[3], f64[])",
     "medley.accumulate.default(f64[5, 6])",
     "medley.average.default(f64[5, 6], f64[5, 6], f64[3]>0, 0.25)",
+    "medley.average.default(f64[5, 6], f64[5, 6], f64[5]>0, 0.25)",
     "medley.loss_scale.default(f64[])",
     "medley.scale_loss.default(f64[], f64[4]>0, 8.0)",
     "medley.unscale_squares.default(f64[]>0, f64[4]>0, 8.0)",
@@ -571,7 +573,8 @@ CASES = [
 WITHOUT_CASE = {
     "medley.adafactor.default",  # every device that updates computes it whole
     "medley.adamw8.default",  # codes of eight bits
-    *(f"medley.pointwise{states}.default" for states in range(5)),  # whatever somebody writes
+    *(f"medley.pointwise{states}.default" for states in range(5)),  # any function of a user
+    *(f"medley.whole{states}.default" for states in range(7)),  # the same, of whole tensors
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",

@@ -193,7 +193,7 @@ class LoweredOp:
             run.load("buffer", name, whole)
         batch = {"rows": torch.ones(BATCH, dtype=torch.float64)}
         found = []
-        if abs(run.step(batch, [0.1], 0).loss - BATCH) > 1e-12:
+        if abs(run.step(batch, [[0.1, 1.0]], 0).loss - BATCH) > 1e-12:
             found.append(f"{what}: the loss differs")
         for j, expected in enumerate(self.expected):
             if expected is None:

@@ -1,0 +1,114 @@
+"""From the function of an optimizer, of one element or of whole tensors, to the text of its graph
+(ops/update_ops.h)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from medley.ambient import own_state
+from medley.capture.convert import convert_function
+from medley.capture.errors import CaptureError
+
+_PRIME = 10007  # elements of a pointwise function's tensors
+_NO_PRIME = 2**31 - 1  # of whole tensors no size is a multiple
+_PIECES = (3, 1, 4)
+_DTYPES = {"f32": torch.float32, "f64": torch.float64}
+_NUMBERS_ARE_TENSORS = (
+    "`lr`, `step` and hyperparameters that are functions of the step are tensors without dims: use "
+    "torch.where in place of `if`, and hyper={'name': lambda step: table[step]} in place of a table"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """A function `(x, grad, *states, lr=, step=, **hyper)` that returns the new x and states. What
+    is a function of the step in `hyper` comes as a tensor without dims."""
+
+    name: str  # for messages
+    function: Callable[..., Any]
+    hyper: Mapping[str, Any]
+    states: int
+    dtype: str
+
+    @property
+    def scalars(self) -> list[str]:
+        """The names of the numbers that come with a step."""
+        return ["lr", "step", *(name for name, each in self.hyper.items() if callable(each))]
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        """Returns the results for x, grad, states and scalars, checked."""
+        given, numbers = tensors[: 2 + self.states], tensors[2 + self.states :]
+        named = dict(zip(self.scalars, numbers, strict=True))
+        result = self.function(*given, **{**self.hyper, **named})
+        values = list(result) if isinstance(result, (tuple, list)) else [result]
+        kept = [given[0], *given[2:]]
+        if len(values) != len(kept):
+            raise ValueError(
+                f"{self.name}: found {len(values)} results, expected {len(kept)}: x and its states"
+            )
+        for value, like in zip(values, kept, strict=True):
+            if not isinstance(value, Tensor):
+                raise ValueError(f"{self.name}: found {type(value)}, expected {_shown(like)}")
+            if value.shape != like.shape or value.dtype != like.dtype:
+                raise ValueError(f"{self.name}: found {_shown(value)}, expected {_shown(like)}")
+        return values
+
+
+@own_state()
+def capture_update(update: Update, shapes: Sequence[tuple[int, ...]] | None = None) -> str:
+    """Returns the graph of a function of one element, or of tensors of these shapes: x and states.
+
+    Raises ValueError for a function that does not return what it was given, changed, or that looks
+    at more than one element where it may not.
+    """
+    kind = _DTYPES[update.dtype]
+    states = [str(i) for i in range(update.states)]
+    inputs = [("parameter", "x"), ("batch", "grad"), *(("state", name) for name in states)]
+    sizes = [(_PRIME,)] * len(inputs) if shapes is None else [shapes[0], *shapes]
+    # A tensor each: tracing takes one that stands twice for one input.
+    numbers = [torch.ones((), dtype=torch.float64) for _ in update.scalars]
+    try:
+        with torch.no_grad():
+            if shapes is None:
+                _check_elements(update, len(inputs), numbers, kind)
+            example = [torch.ones(each, dtype=kind) for each in sizes]
+            traced = make_fx(functionalize(update.__call__), tracing_mode="fake")(
+                *example, *numbers
+            )
+        return convert_function(
+            traced,
+            _PRIME if shapes is None else _NO_PRIME,
+            [*inputs, *(("scalar", name) for name in update.scalars)],
+            [("parameter", "x"), *(("state", name) for name in states)],
+        )
+    except (CaptureError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ValueError(f"{update.name}: {line}. {_NUMBERS_ARE_TENSORS}") from error
+
+
+def _shown(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {list(tensor.shape)}"
+
+
+def _check_elements(
+    update: Update, count: int, numbers: Sequence[Tensor], dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.rand(sum(_PIECES), dtype=dtype, generator=generator) for _ in range(count)]
+    parts = zip(*(torch.split(tensor, list(_PIECES)) for tensor in whole), strict=True)
+    pieces = [update(*(piece.clone() for piece in part), *numbers) for part in parts]
+    together = update(*(tensor.clone() for tensor in whole), *numbers)
+    for found, wanted in zip(zip(*pieces, strict=True), together, strict=True):
+        if not torch.allclose(torch.cat(found), wanted, rtol=1e-5, equal_nan=True):
+            raise ValueError(
+                f"{update.name}: found a result that depends on other elements, expected a "
+                "function of each element alone, as parameters are in shards: "
+                "medley.optimizer.whole takes functions of whole tensors"
+            )

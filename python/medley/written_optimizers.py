@@ -1,0 +1,463 @@
+"""Optimizers that are functions of tensors: one's own, and short ones of PyTorch.
+
+A function is captured once as a graph, which is computed wherever a parameter is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from medley.shapes import sizes_of
+from medley.update_rule import Betas, Hyper, Optimizer, is_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape = tuple[int, ...]
+StateShape = Callable[[Shape], Sequence[int]] | None  # from that of the parameter; None: the same
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Written(Optimizer):
+    """An optimizer whose update is a function of tensors."""
+
+    is_whole: ClassVar[bool] = False  # the function looks at whole tensors, not at one element
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """The op that updates, of so many states."""
+        return f"{'whole' if self.is_whole else 'pointwise'}{len(self.states())}"
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        raise NotImplementedError
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns the names of what is kept of a parameter, in order, and its shape."""
+        raise NotImplementedError
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns what `update` is given besides `lr` and `step`."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, float]:
+        """Returns nothing: its numbers are in the program, or come with the step."""
+        return {}
+
+    def numbers_at(self, step: int) -> list[float]:
+        """Returns what those of its numbers that are functions are in a step."""
+        self.at(step)  # checks them
+        return [float(each(step)) for each in self.hyper_numbers().values() if callable(each)]
+
+    def num_numbers_at(self) -> int:
+        """Returns how many these are."""
+        return sum(map(callable, self.hyper_numbers().values()))
+
+    def said_numbers(self) -> dict[str, Any]:
+        """Returns its numbers by name, for a checkpoint."""
+        return {
+            name: each if is_number(each) else "a function of the step"
+            for name, each in self.hyper_numbers().items()
+        }
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        return {**super().description(), "kind": self.name.lower()}
+
+    def programs(self, dtypes: set[str], shapes: set[str]) -> tuple[dict[str, str], list[str]]:
+        """Returns the graphs of what it computes, by shape of the parameter or "" for all, and the
+        names of its states."""
+        from medley.capture.update import Update, capture_update
+
+        if len(dtypes) > 1:
+            raise ValueError(f"{self.name}: found parameters of f32 and f64, expected a group each")
+        update = Update(
+            self.name,
+            self.update,
+            self.hyper_numbers(),
+            len(self.states()),
+            min(dtypes, default="f32"),
+        )
+        if not self.is_whole:
+            return {"": capture_update(update)}, list(self.states())
+        programs = {}
+        for text in sorted(shapes):
+            shape = tuple(sizes_of(text))
+            forms = [shape if of is None else tuple(of(shape)) for of in self.states().values()]
+            programs[text] = capture_update(update, [shape, *forms])
+        return programs, list(self.states())
+
+
+# --- one's own ---
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pointwise(Written):
+    """An optimizer of one's own, made by `pointwise`."""
+
+    function: Callable[..., Any]
+    state: Mapping[str, StateShape] = dataclasses.field(default_factory=dict)
+    hyper: Mapping[str, Hyper] = dataclasses.field(default_factory=dict)
+
+    other_fields: ClassVar[frozenset[str]] = Optimizer.other_fields | {"function", "state"}
+    most_states: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        self._prepare()
+        if len(self.state) > self.most_states:
+            self._refuse("state", f"{len(self.state)} names", f"at most {self.most_states}")
+        for name in self.state:
+            if not name.isidentifier() or name in ("master", "average"):
+                self._refuse("state", repr(name), 'names such as "exp_avg"')
+
+    @property
+    def name(self) -> str:
+        """How messages and checkpoints call it."""
+        return type(self).__name__.lower()
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        return self.function(x, grad, *state, **numbers)
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns the names of what is kept of a parameter, in order, and its shape."""
+        return self.state
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns what the function is given besides `lr` and `step`."""
+        return self.hyper
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        name = getattr(self.function, "__name__", "function")
+        return {**super().description(), "kind": self.kind, "function": name}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Whole(Pointwise):
+    """An optimizer of one's own that looks at whole tensors, made by `whole`."""
+
+    is_whole: ClassVar[bool] = True
+    most_states: ClassVar[int] = 6
+
+
+def pointwise(
+    function: Callable[..., Any],
+    *,
+    state: Sequence[str] = (),
+    hyper: Mapping[str, Hyper] | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Returns an optimizer of one's own, on any shards, from a function of one element.
+
+    `function(x, grad, *state, lr=, step=, **hyper)` returns the new x and the new state, a tensor
+    each of the shape of `x`; what each element becomes depends on it alone. It is captured once, as
+    a model is. `lr` and `step`, from 1 on, are tensors without dims, and so is what `hyper` has a
+    function of the step for. `options` are those of every optimizer: lr, max_norm.
+
+        def rmsprop(x, grad, square, *, lr, step, alpha):
+            square = alpha * square + (1 - alpha) * grad * grad
+            return x - lr * grad / (square.sqrt() + 1e-8), square
+
+        medley.optimizer.pointwise(rmsprop, state=["square"], hyper={"alpha": 0.99}, lr=1e-2)
+    """
+    return Pointwise(
+        function=function, state=_states("pointwise", state), hyper=dict(hyper or {}), **options
+    )
+
+
+def whole(
+    function: Callable[..., Any],
+    *,
+    state: Sequence[str] | Mapping[str, StateShape] = (),
+    hyper: Mapping[str, Hyper] | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Returns an optimizer of one's own from a function of whole tensors, on any shards.
+
+    As `pointwise`, but `x`, `grad` and the state are whole, of the shape that the model gives the
+    parameter: norms, products of matrices and `torch.linalg` may be used. Every device that has a
+    part of a parameter computes all of its step. `state` may say of a name what shape it has, as a
+    function of the parameter's; it starts from zeros.
+
+        def lars(x, grad, *, lr, step, trust):
+            return x - lr * trust * x.norm() / (grad.norm() + 1e-8) * grad
+
+        medley.optimizer.whole(lars, hyper={"trust": 1e-3}, lr=0.1)
+    """
+    return Whole(
+        function=function, state=_states("whole", state), hyper=dict(hyper or {}), **options
+    )
+
+
+def _states(name: str, state: Sequence[str] | Mapping[str, StateShape]) -> Mapping[str, StateShape]:
+    given = list(state)
+    twice = [each for each in given if given.count(each) > 1]
+    if twice:
+        raise ValueError(f"{name}: state: found {twice[0]!r} twice, expected each name once")
+    return dict(state) if isinstance(state, Mapping) else dict.fromkeys(given)
+
+
+# --- those of PyTorch ---
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RMSprop(Written):
+    """As torch.optim.RMSprop."""
+
+    lr: Hyper = 1e-2
+    alpha: Hyper = 0.99  # share that the average of squares keeps
+    eps: Hyper = 1e-8  # added to the root of that
+    weight_decay: Hyper = 0.0  # added to the gradient
+    momentum: Hyper = 0.0  # 0: nothing is kept
+    centered: bool = False  # divides by the standard deviation
+
+    def __post_init__(self) -> None:
+        self._prepare(
+            alpha=self.alpha,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+        )
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        momentum = ["momentum_buffer"] if callable(self.momentum) or self.momentum else []
+        return dict.fromkeys(["square_avg", *momentum, *(["grad_avg"] if self.centered else [])])
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        names = ("alpha", "eps", "weight_decay", "momentum")
+        return {name: getattr(self, name) for name in names}
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        kept = dict(zip(self.states(), state, strict=True))
+        alpha = numbers["alpha"]
+        grad = _decayed(x, grad, numbers)
+        kept["square_avg"] = alpha * kept["square_avg"] + (1 - alpha) * grad * grad
+        divisor = kept["square_avg"]
+        if self.centered:
+            kept["grad_avg"] = kept["grad_avg"] + (1 - alpha) * (grad - kept["grad_avg"])
+            divisor = divisor - kept["grad_avg"] * kept["grad_avg"]
+        step = grad / (divisor.sqrt() + numbers["eps"])
+        if "momentum_buffer" in kept:
+            step = kept["momentum_buffer"] = numbers["momentum"] * kept["momentum_buffer"] + step
+        return x - numbers["lr"] * step, *kept.values()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adagrad(Written):
+    """As torch.optim.Adagrad."""
+
+    lr: Hyper = 1e-2
+    lr_decay: Hyper = 0.0  # the rate is divided by 1 + so much for each step made
+    weight_decay: Hyper = 0.0  # added to the gradient
+    initial_accumulator_value: float = 0.0  # of the sum of squares
+    eps: Hyper = 1e-10  # added to the root of that
+
+    def __post_init__(self) -> None:
+        self._prepare(
+            lr_decay=self.lr_decay,
+            weight_decay=self.weight_decay,
+            initial_accumulator_value=self.initial_accumulator_value,
+            eps=self.eps,
+        )
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        return {"sum": None}
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        names = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        return {name: getattr(self, name) for name in names}
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        (total,) = state
+        grad = _decayed(x, grad, numbers)
+        made = numbers["step"] - 1
+        first = (made == 0) * numbers["initial_accumulator_value"]
+        total = total + first + grad * grad
+        rate = numbers["lr"] / (1 + made * numbers["lr_decay"])
+        return x - rate * grad / (total.sqrt() + numbers["eps"]), total
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adadelta(Written):
+    """As torch.optim.Adadelta."""
+
+    lr: Hyper = 1.0
+    rho: Hyper = 0.9  # share that the averages of squares keep
+    eps: Hyper = 1e-6  # added to them
+    weight_decay: Hyper = 0.0  # added to the gradient
+
+    def __post_init__(self) -> None:
+        self._prepare(rho=self.rho, eps=self.eps, weight_decay=self.weight_decay)
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        return {"square_avg": None, "acc_delta": None}
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        return {"rho": self.rho, "eps": self.eps, "weight_decay": self.weight_decay}
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        square, moved = state
+        rho, eps = numbers["rho"], numbers["eps"]
+        grad = _decayed(x, grad, numbers)
+        square = rho * square + (1 - rho) * grad * grad
+        step = (moved + eps).sqrt() / (square + eps).sqrt() * grad
+        return x - numbers["lr"] * step, square, rho * moved + (1 - rho) * step * step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OfMoments(Written):
+    """What has betas: two averages that `state_names` calls."""
+
+    state_names: ClassVar[tuple[str, str]] = ("exp_avg", "exp_avg_sq")
+    betas: Betas = (0.9, 0.999)  # each in [0, 1)
+    eps: Hyper = 1e-8
+    weight_decay: Hyper = 0.0  # added to the gradient
+
+    def __post_init__(self) -> None:
+        self._prepare(eps=self.eps, weight_decay=self.weight_decay)
+        self._check_betas(self.betas)
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        return dict.fromkeys(self.state_names)
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        betas = self.betas
+        pair: Sequence[Hyper] = (
+            (lambda step: betas(step)[0], lambda step: betas(step)[1]) if callable(betas) else betas
+        )
+        named = {"beta1": pair[0], "beta2": pair[1]}
+        return {**named, "eps": self.eps, "weight_decay": self.weight_decay}
+
+
+def _moments(x: Tensor, grad: Tensor, state: Sequence[Tensor], numbers: Any) -> list[Tensor]:
+    """Returns the gradient and its averages."""
+    grad = _decayed(x, grad, numbers)
+    average = state[0] + (1 - numbers["beta1"]) * (grad - state[0])
+    square = numbers["beta2"] * state[1] + (1 - numbers["beta2"]) * grad * grad
+    return [grad, average, square]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adamax(_OfMoments):
+    """As torch.optim.Adamax: Adam of the largest gradients."""
+
+    lr: Hyper = 2e-3
+    state_names: ClassVar[tuple[str, str]] = ("exp_avg", "exp_inf")
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        grad, average, _ = _moments(x, grad, state, numbers)
+        largest = (numbers["beta2"] * state[1]).maximum(grad.abs() + numbers["eps"])
+        rate = numbers["lr"] / (1 - numbers["beta1"] ** numbers["step"])
+        return x - rate * average / largest, average, largest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NAdam(_OfMoments):
+    """As torch.optim.NAdam: Adam with Nesterov's momentum."""
+
+    lr: Hyper = 2e-3
+    momentum_decay: Hyper = 4e-3  # the higher, the sooner the momentum grows
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        return {**super().states(), "mu_product": None}
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        return {**super().hyper_numbers(), "momentum_decay": self.momentum_decay}
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        import torch
+
+        grad, average, square = _moments(x, grad, state, numbers)
+        step, decay = numbers["step"], numbers["momentum_decay"]
+        mu = numbers["beta1"] * (1 - 0.5 * 0.96 ** (step * decay))
+        mu_next = numbers["beta1"] * (1 - 0.5 * 0.96 ** ((step + 1) * decay))
+        product = torch.where(step == 1, torch.ones_like(x), state[2]) * mu
+        divisor = (square / (1 - numbers["beta2"] ** step)).sqrt() + numbers["eps"]
+        x = x - numbers["lr"] * (1 - mu) / (1 - product) * grad / divisor
+        x = x - numbers["lr"] * mu_next / (1 - product * mu_next) * average / divisor
+        return x, average, square, product
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RAdam(_OfMoments):
+    """As torch.optim.RAdam: Adam that is rectified in its first steps."""
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        import torch
+
+        grad, average, square = _moments(x, grad, state, numbers)
+        step, beta2 = numbers["step"], numbers["beta2"]
+        correction = 1 - beta2**step
+        most = 2 / (1 - beta2) - 1
+        length = most - 2 * step * beta2**step / correction
+        ratio = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        rectified = ratio.clamp(min=0).sqrt() * correction.sqrt() / (square.sqrt() + numbers["eps"])
+        direction = average / (1 - numbers["beta1"] ** step)
+        return (
+            x - numbers["lr"] * direction * torch.where(length > 5, rectified, torch.ones_like(x)),
+            average,
+            square,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rprop(Written):
+    """As torch.optim.Rprop: of the gradient the sign alone."""
+
+    lr: Hyper = 1e-2  # the first step of every element
+    etas: tuple[float, float] = (0.5, 1.2)  # by which a step shrinks and grows
+    step_sizes: tuple[float, float] = (1e-6, 50.0)  # the least and the largest step
+
+    def __post_init__(self) -> None:
+        self._prepare()
+        for field in ("etas", "step_sizes"):
+            pair = getattr(self, field)
+            if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and 0 < pair[0] <= pair[1]):
+                self._refuse(field, pair, "two numbers > 0, the lower one first")
+
+    def states(self) -> Mapping[str, StateShape]:
+        """Returns what is kept of a parameter."""
+        return {"prev": None, "step_size": None}
+
+    def hyper_numbers(self) -> Mapping[str, Hyper]:
+        """Returns the numbers of `update`."""
+        (shrink, grow), (least, most) = self.etas, self.step_sizes
+        return {"shrink": shrink, "grow": grow, "least": least, "most": most}
+
+    def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
+        """Returns the new x and the new state."""
+        import torch
+
+        before = torch.where(numbers["step"] == 1, numbers["lr"] + torch.zeros_like(x), state[1])
+        turned = grad * state[0]
+        one = torch.ones_like(x)
+        factor = torch.where(turned > 0, numbers["grow"] * one, one)
+        factor = torch.where(turned < 0, numbers["shrink"] * one, factor)
+        size = (before * factor).clamp(numbers["least"], numbers["most"])
+        grad = torch.where(turned < 0, torch.zeros_like(grad), grad)
+        return x - grad.sign() * size, grad, size
+
+
+def _decayed(x: Tensor, grad: Tensor, numbers: Mapping[str, Any]) -> Tensor:
+    """Returns the gradient with the weight decay, a number or a tensor."""
+    decay = numbers["weight_decay"]
+    return grad if isinstance(decay, float) and decay == 0 else grad + decay * x
