@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,10 +28,10 @@ from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
-from medley.run.kept import AVERAGE, averages_of, loss_scale_of
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
+from medley.trainer_tensors import WholeTensors
 from medley.whole_tensors import CONSTANT
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-class Trainer:
+class Trainer(WholeTensors):
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
     The parameters are taken from `model` when the trainer is made (in a job: from that of the first
@@ -351,50 +351,6 @@ class Trainer:
     def _once(self, make: Callable[[], Made]) -> Made:
         """The same once in a run: who takes the place of a lost process is told what it gave."""
         return make() if self._recovery is None else self._recovery.saves.make(make)
-
-    # --- whole tensors ---
-
-    def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes
-        call it."""
-        return self._read_all("parameter")
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Returns copies of the buffers that the graph uses. In a job all processes call it."""
-        found = self._read_all("buffer")
-        return {name: value for name, value in found.items() if not name.startswith(CONSTANT)}
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Returns the gradients of the last step by name, before clipping."""
-        factor = 1 / loss_scale_of(self._run, self.optimizer.loss_scale, of_last_step=True)
-        found = self._read_all("gradient")
-        return found if factor == 1 else {name: value * factor for name, value in found.items()}
-
-    def averages(self) -> dict[str, Tensor]:
-        """Returns the averages of the trained parameters, which `average` of the optimizer keeps.
-        In a job all processes call it."""
-        if self.optimizer.average is None:
-            raise ValueError("averages(): found an optimizer without, expected average=0.999")
-        found = self.together(lambda: self._read_kind("state", averages_of(self._run)))
-        return {name.removeprefix(AVERAGE): value for name, value in found.items()}
-
-    @property
-    def loss_scale(self) -> float:
-        """What the loss is multiplied by in the next step; 1 where no device computes in f16."""
-        return loss_scale_of(self._run, self.optimizer.loss_scale)
-
-    def _read_all(self, kind: str) -> dict[str, Tensor]:
-        return self.together(lambda: self._read_kind(kind))
-
-    def _read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
-        if self._run is None:  # the plan does not use this device
-            return {}
-        return whole_tensors.read_kind(
-            self._run, self._job, self._types, kind, among, self._together
-        )
-
-    def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
-        whole_tensors.start(self._run, self._job, self._types, self._graph.constants, read)
 
     # --- checkpoints ---
 

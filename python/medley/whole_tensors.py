@@ -63,7 +63,7 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
         shards = [run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
     elif cut or len(holders) < job.size:
         own = run.shard(kind, name, 0)
-        dtype = _dtype_of(types, kind, name)
+        dtype = dtype_of(types, kind, name)
         shards = [
             exchange.tensor_from(
                 rank,
@@ -81,7 +81,7 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
     return whole.clone()
 
 
-def _dtype_of(types: Types, kind: str, name: str) -> torch.dtype:
+def dtype_of(types: Types, kind: str, name: str) -> torch.dtype:
     """Returns that of a value; of a state, "average:<parameter>", that of the optimizer."""
     dtype = types[("parameter", name.rpartition(":")[2]) if kind != "buffer" else (kind, name)][0]
     return torch.promote_types(dtype, torch.float32) if kind == "state" else dtype
