@@ -21,7 +21,26 @@ CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
     "Train": ["Trainer", "Metrics", "Loader", "StreamLoader", "BatchSampler", "Lengths"],
     "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
-    "Optimizers": ["AdamW", "AdamW8bit", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
+    "Optimizers": [
+        "optimizer.Optimizer",
+        "AdamW",
+        "AdamW8bit",
+        "Adam",
+        "SGD",
+        "Adafactor",
+        "Lion",
+        "Muon",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "Rprop",
+        "Groups",
+        "optimizer.pointwise",
+        "optimizer.whole",
+    ],
     "Schedules": [
         "warmup",
         "cosine",
@@ -29,6 +48,7 @@ CHAPTERS = {
         "polynomial",
         "inverse_sqrt",
         "warmup_stable_decay",
+        "scheduled",
     ],
 }
 HEAD = """# API reference
@@ -38,6 +58,9 @@ it current. Sizes are in bytes and times in seconds, unless the name says otherw
 raises `ValueError`, a file or a network that fails `OSError`, a fault of Medley `RuntimeError`;
 each message names the place, what was found and what was expected.
 """
+# Classes whose fields users write and whose methods the trainer calls: of a base, the fields are
+# said once, in the entry of that base.
+DESCRIPTIONS = ("optimizer.Optimizer",)
 FIELD = re.compile(r"^    (\w+): [^#\n]*(?:# (.*))?$", re.M)
 
 
@@ -79,12 +102,24 @@ def is_native(what: Any) -> bool:
     return inspect.isclass(what) and what.__module__ == "medley._core"
 
 
+def described(kind: type) -> type | None:
+    """Returns the base of a class, or the class, whose fields only are for users."""
+    import medley
+
+    bases = [named(medley, name) for name in DESCRIPTIONS]
+    return next((base for base in bases if issubclass(kind, base)), None)
+
+
 def members(kind: type) -> list[tuple[str, Any]]:
-    """Returns the public methods and properties, those of bases of ours too, in order."""
+    """Returns the public methods and properties, then those of bases of ours, in order."""
+    if described(kind):
+        return []
     found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
+    for base in kind.__mro__:
         if base.__module__.startswith("medley"):
-            found |= {n: v for n, v in vars(base).items() if not n.startswith("_")}
+            found = found | {
+                n: v for n, v in vars(base).items() if not n.startswith("_") and n not in found
+            }
     shown = (property, staticmethod, classmethod)
     return [
         (name, value)
@@ -103,7 +138,11 @@ def fields(kind: type) -> list[str]:
         if base.__module__.startswith("medley"):
             comments |= dict(FIELD.findall(inspect.getsource(base)))
     rows = []
+    base = described(kind)
+    said = {} if base in (kind, None) else base.__dataclass_fields__
     for field in dataclasses.fields(kind):
+        if field.name in said and field.default == said[field.name].default:
+            continue
         shown = str(field.type).replace("|", "\\|")
         rows.append(f"| `{field.name}` | `{shown}` | {comments[field.name]} |")
     return ["| field | type | |", "|---|---|---|", *rows, ""] if rows else []
@@ -127,7 +166,8 @@ def member(owner: str, name: str, what: Any) -> list[str]:
 
 
 def entry(name: str, what: Any) -> list[str]:
-    call = [] if is_native(what) else code(signature(name, what))
+    short = is_native(what) or (inspect.isclass(what) and described(what))
+    call = [] if short else code(signature(name, what))
     lines = [f"### {name}", "", *call, docstring(name, what), ""]
     if inspect.isclass(what):
         lines += fields(what)
@@ -136,16 +176,23 @@ def entry(name: str, what: Any) -> list[str]:
     return lines
 
 
+def named(package: ModuleType, name: str) -> Any:
+    found: Any = package
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def page(package: ModuleType) -> str:
-    named = [name for names in CHAPTERS.values() for name in names]
-    if sorted(named) != sorted(package.__all__):
-        odd = sorted(set(named) ^ set(package.__all__))
+    exported = [name for names in CHAPTERS.values() for name in names if "." not in name]
+    if sorted(exported) != sorted(package.__all__):
+        odd = sorted(set(exported) ^ set(package.__all__))
         sys.exit(f"scripts/api_reference.py: CHAPTERS and medley.__all__ differ in {odd}")
     lines = [HEAD]
     for chapter, names in CHAPTERS.items():
         lines += [f"## {chapter}", ""]
         for name in names:
-            lines += entry(name, getattr(package, name))
+            lines += entry(name, named(package, name))
     return "\n".join(lines).rstrip() + "\n"
 
 
