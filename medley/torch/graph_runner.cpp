@@ -29,11 +29,14 @@ const Input* replaced_input(const Graph& graph, const Output& output) {
   return nullptr;
 }
 
-// All ops in one segment; inputs stay, everything else dies at its last use.
-Function one_function(const Graph& graph) {
+// All ops in one segment; inputs and results of watched ops stay, everything else dies at its last
+// use.
+Function one_function(const Graph& graph, const std::set<OpId>& watched) {
   Function function{FunctionKind::kUpdate, {}, {}};
   std::set<ValueId> kept;
   for (const Input& input : graph.inputs) kept.insert(input.value);
+  for (OpId op : watched)
+    kept.insert(graph.ops.at(at(op)).results.begin(), graph.ops.at(at(op)).results.end());
   for (const Output& output : graph.outputs) {
     kept.insert(output.value);
     if (const Input* input = replaced_input(graph, output))
@@ -54,8 +57,13 @@ Function one_function(const Graph& graph) {
 
 }  // namespace
 
-GraphRunner::GraphRunner(Graph graph, std::vector<int64_t> symbols, c10::Device device)
-    : symbols_(std::move(symbols)), executor_(make_aten_executor(device)) {
+GraphRunner::GraphRunner(Graph graph,
+                         std::vector<int64_t> symbols,
+                         c10::Device device,
+                         std::set<OpId> watched)
+    : symbols_(std::move(symbols)),
+      watched_(std::move(watched)),
+      executor_(make_aten_executor(device)) {
   if (symbols_.size() != graph.symbols.size())
     throw Error(Blame::kCaller,
                 fmt::format("graph {} has {} symbols; values given: {}",
@@ -64,7 +72,7 @@ GraphRunner::GraphRunner(Graph graph, std::vector<int64_t> symbols, c10::Device 
                             symbols_.size()));
   stage_.lifetimes.assign(graph.values.size(), Lifetime::kMicrobatch);
   for (const Input& input : graph.inputs) stage_.lifetimes[at(input.value)] = Lifetime::kRun;
-  stage_.functions.push_back(one_function(graph));
+  stage_.functions.push_back(one_function(graph, watched_));
   stage_.graph = std::move(graph);
   run_frame_ = executor_->make_frame(stage_);
   microbatch_frame_ = executor_->make_frame(stage_);
@@ -95,6 +103,15 @@ std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, a
     if (input) executor_->write(stage_, frames, input->value, buffer);
     const std::string name = name_of(output);
     if (wanted.empty() || wanted.contains(name)) outputs[name] = to_tensor(buffer);
+  }
+  for (OpId op : watched_) {
+    const std::vector<ValueId>& results = stage_.graph.ops[at(op)].results;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i] == kNone) continue;
+      outputs[fmt::format("op:{}:{}", op, i)] =
+          to_tensor(executor_->read(stage_, frames, results[i]));
+      executor_->write(stage_, frames, results[i], nullptr);
+    }
   }
   for (const Output& output : stage_.graph.outputs)
     if (stage_.lifetimes[at(output.value)] == Lifetime::kMicrobatch)

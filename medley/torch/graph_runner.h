@@ -19,8 +19,12 @@ namespace medley {
 
 class GraphRunner {
  public:
-  // `symbols`: the value of every symbol of the graph.
-  GraphRunner(Graph graph, std::vector<int64_t> symbols, c10::Device device);
+  // `symbols`: the value of every symbol of the graph. `watched`: ops whose results run() returns,
+  // too, as "op:3:0" for result 0 of op 3.
+  GraphRunner(Graph graph,
+              std::vector<int64_t> symbols,
+              c10::Device device,
+              std::set<OpId> watched = {});
 
   // Inputs are called "parameter:wte.weight", "batch:input_ids", "scalar:rng",
   // "state:exp_avg:wte.weight"; the names of outputs likewise, "loss" for the loss. Missing inputs
@@ -36,6 +40,7 @@ class GraphRunner {
 
   LoweredStage stage_;
   std::vector<int64_t> symbols_;
+  std::set<OpId> watched_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Frame> run_frame_, microbatch_frame_;
   std::unique_ptr<PreparedSegment> segment_;

@@ -23,14 +23,20 @@ void init_runtime_graph(nb::module_& m) {
           [](medley::GraphRunner* self,
              const std::string& graph,
              std::vector<int64_t> symbols,
-             const std::string& device) {
-            new (self) medley::GraphRunner(
-                medley::parse_graph(graph, "graph"), std::move(symbols), c10::Device(device));
+             const std::string& device,
+             std::set<medley::OpId> watched) {
+            new (self) medley::GraphRunner(medley::parse_graph(graph, "graph"),
+                                           std::move(symbols),
+                                           c10::Device(device),
+                                           std::move(watched));
           },
           "graph"_a,
           "symbols"_a,
           "device"_a = "cpu",
-          "`graph` is its text form, `symbols` the value of each of its symbols.")
+          "watched"_a = std::set<medley::OpId>(),
+          "`graph` is its text form, `symbols` the value of each of its symbols; run() also "
+          "returns "
+          "the results of the ops `watched`, as op:3:0 for result 0 of op 3.")
       .def("run",
            &medley::GraphRunner::run,
            "inputs"_a,
