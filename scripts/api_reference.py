@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "api.md"
 WIDTH = 100
 # In the order of use.
 CHAPTERS = {
-    "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
+    "Capture and plan": ["capture", "substitute", "Graph", "Cluster", "plan", "Plan"],
     "Train": ["Trainer", "Metrics", "Loader", "StreamLoader", "BatchSampler", "Lengths"],
     "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
     "Optimizers": [

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from medley.callbacks import Progress as Progress
     from medley.callbacks import TensorBoard as TensorBoard
     from medley.callbacks import WandB as WandB
+    from medley.capture.draws import substitute as substitute
     from medley.cluster import Cluster as Cluster
     from medley.data.loader import Loader as Loader
     from medley.data.sampler import BatchSampler as BatchSampler
@@ -94,6 +95,7 @@ _EXPORTS = {
     "plan": "plan",
     "polynomial": "schedules",
     "scheduled": "schedules",
+    "substitute": "capture.draws",
     "warmup": "schedules",
     "warmup_stable_decay": "schedules",
 }

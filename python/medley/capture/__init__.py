@@ -15,8 +15,8 @@ from medley.ambient import own_state
 from medley.capture.batch import read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
+from medley.capture.draws import substitute
 from medley.capture.errors import CaptureError
-from medley.capture.interception import substitute
 from medley.capture.model_check import check_model
 from medley.capture.rehearsal import rehearse
 from medley.capture.trace import choose_primes, trace

@@ -1,4 +1,4 @@
-"""What replaces PyTorch's functions while a model is captured, or run eagerly for comparison.
+"""What replaces PyTorch's functions while a model is captured.
 
 - mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator
   can be summed over all devices and micro-batches; so does a division by the number of rows;
@@ -39,25 +39,26 @@ from medley.capture.transformers_patches import capture_patches, transformers_pa
 
 
 class Interceptor:
-    """The replacements. `prime` is the captured batch size, None in eager runs; `scope` is entered
-    around every call of a PyTorch function."""
+    """The replacements. `prime` is the captured batch size; `scope` is entered around every call of
+    a PyTorch function."""
 
     def __init__(
         self,
         modules: ModuleStack,
-        prime: int | None = None,
+        prime: int,
         scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.scope = scope
         self.site = modules.site
+        self.dropout = functools.partial(random_ops.dropout, modules.site)
         self.prime = prime
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": functools.partial(attention, self.dropout),
             "dropout": self.dropout,
-            "dropout1d": self.channel_dropout(1),
-            "dropout2d": self.channel_dropout(2),
-            "dropout3d": self.channel_dropout(3),
+            "dropout1d": random_ops.channel_dropout(self.dropout, 1),
+            "dropout2d": random_ops.channel_dropout(self.dropout, 2),
+            "dropout3d": random_ops.channel_dropout(self.dropout, 3),
             "cross_entropy": self.cross_entropy,
             "nll_loss": self.nll_loss,
             "adaptive_avg_pool1d": self.adaptive_pool(1),
@@ -95,12 +96,11 @@ class Interceptor:
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
         self.refused: list[Exception] = []  # questions about values whose error the model may catch
-        if prime is not None:
-            self._by_function.update(assertions.replacements(self.refused))
-            self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
-            self._by_function[Tensor.__setitem__] = functools.partial(
-                rewrites.assign, Tensor.__setitem__
-            )
+        self._by_function.update(assertions.replacements(self.refused))
+        self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
+        self._by_function[Tensor.__setitem__] = functools.partial(
+            rewrites.assign, Tensor.__setitem__
+        )
 
     def replacement(self, function: Any) -> Callable[..., Any] | None:
         """Returns what replaces `function`, if anything does."""
@@ -210,7 +210,7 @@ class Interceptor:
         if dims is None and not args and not kwargs_left.keys() - {"dtype"}:
             x = input if kwargs.get("dtype") is None else input.to(kwargs["dtype"])
             return mean_loss(x.sum(), count(x)) if x.numel() != 1 or x.dim() else x.clone()
-        if self.prime is not None and dims is not None:
+        if dims is not None:
             listed = [dims] if isinstance(dims, int) else list(dims)
             listed = listed or list(range(input.dim()))
             if math.prod(input.shape[dim] for dim in listed) % self.prime == 0:
@@ -234,47 +234,10 @@ class Interceptor:
         if correction is None:
             correction = 1 if unbiased else 0
         keepdim = bool(given.pop("keepdim", False))
-        if self.prime is None or given or math.prod(input.shape[d] for d in listed) % self.prime:
+        if given or math.prod(input.shape[d] for d in listed) % self.prime:
             return original(input, *args, **kwargs)  # type: ignore[no-any-return]
         found = rewrites.variance(self.mean, count, input, listed, correction, keepdim)
         return found.sqrt() if original in (torch.std, Tensor.std) else found
-
-    # --- attention and dropout ---
-
-    def dropout(
-        self,
-        input: Tensor,
-        p: float = 0.5,
-        training: bool = True,
-        inplace: bool = False,
-        **kwargs: Any,
-    ) -> Tensor:
-        """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
-        if "train" in kwargs:  # torch.dropout's name of it
-            training = bool(kwargs["train"])
-        if not 0.0 <= p <= 1.0:
-            raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
-        if not training or p == 0.0:
-            return input
-        if p == 1.0:
-            return input * 0.0
-        rng, site = random_ops.state(), self.site()
-        return torch.ops.medley.dropout(input, rng, float(p), site, [], [], [])  # type: ignore[no-any-return]
-
-    def channel_dropout(self, spatial: int) -> Callable[..., Tensor]:
-        """Returns the replacement of `F.dropout<spatial>d`, which drops whole channels."""
-
-        def dropout(
-            input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-        ) -> Tensor:
-            if not training or p == 0.0:
-                return input
-            ones = input.detach()
-            for dim in range(-spatial, 0):
-                ones = ones.narrow(dim, 0, 1)
-            return input * self.dropout(torch.ones_like(ones), p, training)
-
-        return dropout
 
     # --- pooling ---
 
@@ -342,7 +305,7 @@ def _forward_inside(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
+def uncompiled() -> Iterator[None]:
     """What torch.compile has compiled runs as it was written inside the block."""
     import torch._dynamo.config  # only who captures waits for it
 
@@ -367,6 +330,23 @@ def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
+def on_one_device(device: torch.device) -> Iterator[None]:
+    """Lets a model run on one device: what divides its batch over several does nothing, and on a
+    CPU autocast is that of the CPU."""
+    with contextlib.ExitStack() as stack:
+        patches: list[tuple[Any, str, Any]] = [
+            (wrapper, "forward", _forward_inside)
+            for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        ]
+        if device.type == "cpu":
+            patches.append((torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__)))
+        for owner, name, value in patches:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
+
+
+@contextlib.contextmanager
 def intercept(interceptor: Interceptor) -> Iterator[None]:
     """Puts the replacements in force inside the block."""
     patched: list[tuple[Any, str, Any]] = []
@@ -380,31 +360,28 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(F, name, replacement)
         patch(torch.utils.checkpoint, "CheckpointFunction", _NoCheckpoint)
         patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint)
-        if interceptor.prime is not None:
-            patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
-            patch(torch, "cond", _cond)
-            for name, position in (("_check_with", 1), ("_assert", 0), ("_assert_scalar", 0)):
-                check = getattr(torch, name)
-                patch(torch, name, assertions.dropped(interceptor.refused, check, position))
-            patch(nn.Module, "_apply", _refuse_conversion)
-            for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel):
-                patch(wrapper, "forward", _forward_inside)
-            patch(torch.distributions.Distribution, "_validate_args", False)
-            norms = nn.modules.batchnorm._BatchNorm
-            patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
-            for owner, name in random_ops.SEEDS:
-                patch(owner, name, random_ops.refuse_seed)
-            for owner, name, replacement in (
-                *capture_patches(),
-                *bitsandbytes_patches(),
-                *peft_patches(),
-                *sequence_patches(interceptor.dropout),
-            ):
-                patch(owner, name, replacement)
+        patch(torch, "cond", _cond)
+        for name, position in (("_check_with", 1), ("_assert", 0), ("_assert_scalar", 0)):
+            check = getattr(torch, name)
+            patch(torch, name, assertions.dropped(interceptor.refused, check, position))
+        patch(nn.Module, "_apply", _refuse_conversion)
+        patch(torch.distributions.Distribution, "_validate_args", False)
+        norms = nn.modules.batchnorm._BatchNorm
+        patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
+        for owner, name in random_ops.SEEDS:
+            patch(owner, name, random_ops.refuse_seed)
+        for owner, name, replacement in (
+            *capture_patches(),
+            *bitsandbytes_patches(),
+            *peft_patches(),
+            *sequence_patches(interceptor.dropout),
+        ):
+            patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():
             patch(owner, name, replacement)
         with (
-            _uncompiled() if interceptor.prime is not None else contextlib.nullcontext(),
+            uncompiled(),
+            on_one_device(torch.device("cpu")),
             _Mode(interceptor),
             random_ops.RandomOps(interceptor.site),
         ):
@@ -412,15 +389,3 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
     finally:
         for owner, name, value in reversed(patched):
             setattr(owner, name, value)
-
-
-@contextlib.contextmanager
-def substitute(model: nn.Module) -> Iterator[None]:
-    """Runs `model` eagerly with the same replacements as a captured graph: the reference for tests.
-
-    What draws reads the state of `custom_ops.set_rng(seed, step)`; equal states give equal
-    numbers.
-    """
-    modules = ModuleStack()
-    with modules.watch(model), intercept(Interceptor(modules)):
-        yield

@@ -114,6 +114,20 @@ class ModuleStack:
             with contextlib.suppress(KeyError):
                 self.pop()
 
+    def mark(self) -> tuple[list[str], dict[str, int]]:
+        """Returns which modules are running and what they have drawn, for `resumed`."""
+        return list(self._paths), dict(self._calls)
+
+    @contextlib.contextmanager
+    def resumed(self, mark: tuple[list[str], dict[str, int]]) -> Iterator[None]:
+        """Inside the block modules run and draw as they did at `mark`."""
+        before = self.mark()
+        self._paths, self._calls = list(mark[0]), dict(mark[1])
+        try:
+            yield
+        finally:
+            self._paths = before[0]
+
     @contextlib.contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
         """Follows the forward of every submodule of `model` inside the block, by hooks."""

@@ -45,6 +45,42 @@ def state() -> Tensor:
     return rng
 
 
+def dropout(
+    site: Callable[[], int],
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    **kwargs: Any,
+) -> Tensor:
+    """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
+    if "train" in kwargs:  # torch.dropout's name of it
+        training = bool(kwargs["train"])
+    if not 0.0 <= p <= 1.0:
+        raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        return input * 0.0
+    return torch.ops.medley.dropout(input, state(), float(p), site(), [], [], [])  # type: ignore[no-any-return]
+
+
+def channel_dropout(dropout: Callable[..., Tensor], spatial: int) -> Callable[..., Tensor]:
+    """Returns the replacement of `F.dropout<spatial>d`, which drops whole channels."""
+
+    def channels(
+        input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return input
+        ones = input.detach()
+        for dim in range(-spatial, 0):
+            ones = ones.narrow(dim, 0, 1)
+        return input * dropout(torch.ones_like(ones), p, training)
+
+    return channels
+
+
 class Draw:
     """Draws tensors, each call from a site of its own."""
 
