@@ -224,15 +224,20 @@ def is_batch(data: Any, names: Collection[str]) -> bool:
 
 
 @contextlib.contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module is in eval mode inside the block, and as it was behind it."""
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Every module is in train or eval mode inside the block, and as it was behind it."""
     before = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         yield
     finally:
-        for module, training in before:
-            module.training = training
+        for module, was in before:
+            module.training = was
+
+
+def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Every module is in eval mode inside the block, and as it was behind it."""
+    return in_mode(model, False)
 
 
 def lowered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import warnings
@@ -29,11 +30,14 @@ class Graph:
     core: _core.Graph  # the ops
     constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
     autocast: torch.dtype | None = None  # under which it was captured
+    unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Graph:
         """Reads the text form. Raises ValueError naming the line of what is wrong."""
-        return Graph(_core.Graph.parse(read_text(path), str(path)))
+        return Graph(
+            _core.Graph.parse(read_text(path), str(path)), unchecked="it was read from a file"
+        )
 
     def text(self) -> str:
         """Returns the text form, which parses back equal."""
@@ -71,14 +75,21 @@ def capture(
     dim of the tensors is the rows, the only size that may differ later. Parameters may be real, on
     the meta device or fake.
 
-    `check` captures a second time with other rows and compares; by default where that is cheap or
-    a number looks like that of the rows. `autocast`, torch.bfloat16, captures under
-    `torch.autocast` of that dtype; an autocast around the call has no effect. In a job of several
-    processes the first one captures for all.
+    By default the graph then runs in parallel with the model, called in plain PyTorch, on a few
+    rows of the batch and on the same rows with other values: loss, metrics, buffers and gradients
+    have to agree. If it cannot be checked, a warning has the reason (parameters without values, too
+    little memory, minutes of work), and a trainer checks in its first step. `check=True` turns that
+    warning into an error, allows minutes, and always captures again with another number of rows,
+    which the default does for small graphs. `check=False` does none of these.
 
-    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured; warns
-    of ops without a rule, which every device computes whole, and of a model in eval mode.
+    `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype; an autocast around
+    the call has no effect. In a job of several processes the first one captures for all.
+
+    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured, or the
+    first module whose output in the graph is another one; warns of ops without a rule, which every
+    device computes whole, and of a model in eval mode.
     """
+    unchecked: list[str] = []
 
     def first() -> Capture:
         from medley.capture import capture_full
@@ -94,17 +105,53 @@ def capture(
                 "capture: torch.autocast around it has no effect; pass autocast=torch.bfloat16",
                 stacklevel=6,
             )
-        return capture_full(model, example_batch, name, check, autocast)
+        captured = capture_full(model, example_batch, name, check, autocast)
+        if check is not False:
+            core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
+            graph = Graph(core, captured.constants, autocast)
+            unchecked.append(compare(graph, model, example_batch, check is True))
+        return captured
 
     text, constants = _unpacked(_captured_by_first(first))
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
+    for why in filter(None, unchecked):
+        warnings.warn(f"the graph is not checked beside the model: {why}", stacklevel=2)
     if missing := _core.fallbacks(core):
         warnings.warn(
             f"no rule fits {', '.join(missing)}: every device computes these whole, which is right "
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants, autocast)
+    return Graph(core, constants, autocast, "".join(unchecked))
+
+
+def compare(
+    graph: Graph,
+    model: nn.Module,
+    example_batch: Any,
+    must: bool = False,
+    in_any_mode: bool = False,
+) -> str:
+    """Runs a graph beside its model on a few rows. Returns "" or why it could not, which is an
+    error if it `must`. Raises CaptureError naming the first module that is another one;
+    `in_any_mode`: if it is another one in train mode and in eval mode."""
+    from medley.capture import CaptureError, proof
+    from medley.evaluation import in_mode
+
+    text = graph.text()
+    errors: list[CaptureError] = []
+    for mode in (None, True, False) if in_any_mode else (None,):
+        with contextlib.nullcontext() if mode is None else in_mode(model, mode):
+            try:
+                why = proof.prove(model, example_batch, text, graph.constants, graph.autocast, must)
+                break
+            except CaptureError as error:
+                errors.append(error)
+    else:
+        raise errors[0]
+    if why and must:
+        raise CaptureError(f"check=True: the graph cannot be checked beside the model: {why}")
+    return why
 
 
 def capture_forward(

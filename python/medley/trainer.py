@@ -21,6 +21,7 @@ from medley.data.inputs import Inputs, Size, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
+from medley.first_step import FirstStep
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
 from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
@@ -90,6 +91,7 @@ class Trainer(WholeTensors):
         self._evaluation = Evaluation(
             model, self._graph, self.plan, machines, self._job, self._inputs
         )
+        self._first_step = FirstStep(model, self._graph, self.plan, machines, self._inputs)
         self._recovery = None
         self._run: Any = None
         self._saver: Any = None
@@ -152,6 +154,7 @@ class Trainer(WholeTensors):
         any other; of such a one a process has to be given all rows, or a `Loader`'s batch. In an
         elastic run it comes from a `Loader`.
         """
+        self._first_step.check(batch, self.is_first)
         if self._recovery is not None:
             metrics = self._recovery.step(batch)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,11 +110,6 @@ def started(root: Root) -> Iterator[Root]:
 @contextlib.contextmanager
 def fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
-    fakes: dict[int, Tensor] = {}
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
-    stores: list[dict[str, Any]] = []
-    for module in model.modules():
-        stores += [module._parameters, module._buffers]
 
     def fake(tensor: Tensor) -> Tensor:
         with mode, torch.no_grad():
@@ -125,16 +120,28 @@ def fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
             return nn.Parameter(empty, requires_grad=tensor.requires_grad)
         return empty
 
+    with replaced_state(model, fake):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_state(model: nn.Module, replace: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Replaces parameters and buffers inside the block; ties stay ties."""
+    others: dict[int, Tensor] = {}
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    stores: list[dict[str, Any]] = []
+    for module in model.modules():
+        stores += [module._parameters, module._buffers]
     try:
         for store in stores:
             for name, tensor in list(store.items()):
                 if tensor is None:
                     continue
-                if id(tensor) not in fakes:
-                    fakes[id(tensor)] = fake(tensor)
-                replaced.append((store, name, tensor))
-                store[name] = fakes[id(tensor)]
+                if id(tensor) not in others:
+                    others[id(tensor)] = replace(tensor)
+                before.append((store, name, tensor))
+                store[name] = others[id(tensor)]
         yield
     finally:
-        for store, name, tensor in replaced:
+        for store, name, tensor in before:
             store[name] = tensor

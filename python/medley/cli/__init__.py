@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,7 +80,8 @@ def _capture(arguments: argparse.Namespace) -> int:
         return (with_lora(made, arguments.lora) if arguments.lora else made), example
 
     model, batch = weightless.load(make)
-    with _progress("capturing", arguments.json):
+    with _progress("capturing", arguments.json), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the graph is not checked")  # a line says it
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()
     write_atomically(arguments.output, text)
@@ -89,6 +91,7 @@ def _capture(arguments: argparse.Namespace) -> int:
         "parameters": len(graph.core.parameter_names),
         "hash": graph.hash(),
         "row_coupling": _core.row_coupling(graph.core),
+        "unchecked": graph.unchecked,
     }
     if arguments.json:
         print(json.dumps(rows))
@@ -96,6 +99,8 @@ def _capture(arguments: argparse.Namespace) -> int:
     print(f"{rows['graph']}: {rows['ops']} ops, {rows['parameters']} parameters")
     if rows["row_coupling"]:
         print(f"{rows['row_coupling']}: plans have one micro-batch")
+    if rows["unchecked"]:
+        print(f"not checked: {rows['unchecked']}")
     return 0
 
 

@@ -1,4 +1,5 @@
-"""One module beside PyTorch: captured once, then trained for two steps under every plan."""
+"""One module in parallel with PyTorch: captured and checked once, then trained for two steps under
+every plan."""
 
 from __future__ import annotations
 
@@ -59,6 +60,7 @@ def outcome(case: Case) -> dict[str, str]:
             graph = medley.capture(model, batch, "Net")
         except CaptureError as error:
             return {"capture": str(error)}
+        assert not graph.unchecked, f"not checked: {graph.unchecked}"
         expected = _eager(case)
         return {name: _trained(plan, model, graph, batch, expected) for name, plan in PLANS.items()}
 

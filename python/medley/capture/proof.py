@@ -1,0 +1,548 @@
+"""A graph beside the model that it was captured from: what the model returns, computes of its
+buffers and gives as gradients has to be the same, on a few rows of real values.
+
+The model is called as it is; only what draws random numbers is replaced (draws.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from medley import custom_ops, quantized
+from medley.ambient import own_state
+from medley.capture import gradient_hooks, interception, other_values
+from medley.capture.batch import Batch, loss_of, metrics_of, read_batch
+from medley.capture.draws import substitute
+from medley.capture.errors import CaptureError, quiet
+from medley.capture.graph_text import GraphText
+from medley.capture.parting import Recorder, first_parting, owner_of
+from medley.capture.root import replaced_state
+from medley.capture.state import Attributes, RandomStates
+
+ROWS = 4
+_LARGE = 10_000_000  # parameters, from which on two rows are enough
+_MOST_FLOPS = 2e13  # of all that is run: minutes on a few cores
+_FEW_FLOPS = 1e9  # which one thread has done before others have begun
+_SEED, _STEP = 20, 26
+
+Values = dict[str, Tensor]  # as GraphRunner calls them: "loss", "gradient:fc.weight"
+
+
+class _UnableError(Exception):
+    """Why a graph cannot be run beside the model here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """How both sides compute: as they are, in float64, or with weights that are rounded anew."""
+
+    double: bool = False
+    rounded: float = 0.0
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Returns the copy of a parameter, buffer or tensor of the batch that is computed with."""
+        tensor = tensor.detach()
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        if self.rounded:
+            signs = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 3 - 1
+            return tensor * (1 + self.rounded * signs).to(tensor.dtype)
+        return tensor.to(torch.float64, copy=True) if self.double else tensor.clone()
+
+
+_AS_IT_IS = Precision()
+_DOUBLE = Precision(double=True)
+
+
+def prove(
+    model: nn.Module,
+    example_batch: Any,
+    graph: str,
+    constants: Mapping[str, Tensor],
+    autocast: torch.dtype | None = None,
+    however_large: bool = False,
+) -> str:
+    """Runs a graph and its model side by side on a few rows of the example, then with other values.
+
+    Returns "" or why they could not be compared. The model is left as it was. Raises CaptureError
+    that names the first module whose output is another one in the graph.
+    """
+    batch = read_batch(example_batch)
+    text = GraphText(graph)
+    with (
+        quantized.as_buffers(model),
+        own_state(),
+        _left_as_it_was(model),
+        quiet(),
+    ):
+        try:
+            pair = _Pair(model, batch, text, constants, autocast)
+            with _threads(pair.require_room(however_large)):
+                pair.compare_all()
+        except _UnableError as error:
+            return str(error)
+    return ""
+
+
+def prove_microbatches(
+    model: nn.Module,
+    example_batch: Any,
+    graph: str,
+    constants: Mapping[str, Tensor],
+    autocast: torch.dtype | None,
+    train: Callable[[Values], Values],
+) -> str:
+    """Compares a step of two equal micro-batches, each a batch of its own, with the mean of both in
+    plain PyTorch: loss and gradients. `train` makes the step of the batch's tensors by name.
+
+    Returns "" or why they could not be compared. Raises CaptureError naming a module.
+    """
+    batch = read_batch(example_batch)
+    with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
+        try:
+            pair = _Pair(model, batch, GraphText(graph), constants, autocast)
+            with _threads(pair.require_room(True)):
+                pair.compare_microbatches(train)
+        except _UnableError as error:
+            return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    attributes, randoms = Attributes(model), RandomStates()
+    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        attributes.restore()
+        for store, before in buffers:
+            store.clear()
+            store.update(before)
+        randoms.restore()
+
+
+@contextlib.contextmanager
+def _threads(flops: float) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if flops < _FEW_FLOPS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Pair:
+    """Both sides, on the device of the model; under autocast on the CPU, whose list of ops is that
+    of the graph."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        text: GraphText,
+        constants: Mapping[str, Tensor],
+        autocast: torch.dtype | None,
+    ) -> None:
+        self._model = model
+        self._batch = batch
+        self._text = text
+        self._autocast = autocast
+        self._hooks = gradient_hooks.gradient_hooks(model)
+        state = dict(model.named_parameters()) | dict(model.named_buffers())
+        for what, held in (
+            ("its parameters have", [*state.values(), *constants.values()]),
+            ("its batch has", batch.tensors),
+        ):
+            if any(each.is_meta or isinstance(each, FakeTensor) for each in held):
+                raise _UnableError(f"{what} no values")
+        places = {each.device for each in model.parameters()}
+        if len(places) > 1:
+            raise _UnableError("its parameters are on several devices")
+        self._device = next(iter(places), torch.device("cpu"))
+        if autocast is not None or self._device.type not in ("cpu", "cuda"):
+            self._device = torch.device("cpu")
+        self._state = state
+        self._constants = constants
+        self._require_inputs(state, constants)
+        first = {id(each): name for name, each in state.items()}
+        self._same = {
+            name: first[id(each)]
+            for name, each in (
+                *model.named_parameters(remove_duplicate=False),
+                *model.named_buffers(remove_duplicate=False),
+            )
+            if id(each) in first
+        }
+        self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        count = sum(each.numel() for each in state.values())
+        self._rows = min(ROWS if count < _LARGE else 2, max(2, batch.rows))
+        self._eps = torch.finfo(text.coarsest()).eps
+
+    def _require_inputs(self, state: Values, constants: Mapping[str, Tensor]) -> None:
+        """Raises _UnableError if the graph is of other tensors than these."""
+        known = {
+            f"batch:{n}": t for n, t in zip(self._batch.names, self._batch.tensors, strict=True)
+        }
+        for name, type_ in self._text.inputs.items():
+            kind, _, short = name.partition(":")
+            if kind == "scalar":
+                continue
+            tensor = known.get(name) if kind == "batch" else state.get(short, constants.get(short))
+            if tensor is None:
+                raise _UnableError(f"there is no {kind} {short!r} beside the graph")
+            fixed = [int(size) if size.isdigit() else -1 for size in type_.sizes]
+            shape = [
+                now if size < 0 else size for now, size in zip(tensor.shape, fixed, strict=False)
+            ]
+            if tensor.dtype != type_.dtype or list(tensor.shape) != shape:
+                raise _UnableError(
+                    f"{kind} {short!r} is {tensor.dtype} of shape {list(tensor.shape)}, the graph "
+                    f"has {type_.dtype} of shape [{', '.join(type_.sizes)}]"
+                )
+
+    def require_room(self, however_large: bool) -> float:
+        """Returns about how many operations the comparison takes. Raises _UnableError where these
+        take minutes, or more memory than this machine has."""
+        from medley.checkpoint import available_memory
+
+        sizes = self._symbols(other_values.few_rows(self._batch, self._rows))
+        state = sum(each.numel() * each.element_size() for each in self._state.values())
+        needed = 4 * state + 2 * self._text.bytes(sizes)
+        available = available_memory() if self._device.type == "cpu" else math.inf
+        if needed > available / 2:
+            raise _UnableError(
+                f"it takes about {needed / 2**30:.1f} GiB beside what there is, and "
+                f"{available / 2**30:.1f} GiB are available"
+            )
+        work = 12 * self._text.flops(sizes)  # forward and backward, both sides, both batches
+        if work > _MOST_FLOPS and not however_large:
+            raise _UnableError(f"it takes about {work:.0e} operations; check=True does it")
+        return work
+
+    def compare_all(self) -> None:
+        """Compares on the example and on one batch of other values that the model takes."""
+        try:
+            tensors = other_values.few_rows(self._batch, self._rows)
+            self._compare(tensors, "the example batch", may_be_odd=False)
+        except _UnableError:
+            if self._rows >= self._batch.rows:
+                raise
+            self._rows = self._batch.rows  # the model may need all of them
+            tensors = other_values.few_rows(self._batch, self._rows)
+            self._compare(tensors, "the example batch", may_be_odd=False)
+        for what, changed in other_values.others(self._batch, tensors):
+            try:
+                self._compare(changed, f"the example batch {what}", may_be_odd=True)
+                return
+            except _OddError:  # the model makes nothing of such values
+                continue
+
+    def _compare(self, tensors: list[Tensor], what: str, may_be_odd: bool) -> None:
+        """Raises CaptureError if both sides differ; _OddError if the model fails on the batch or
+        gives no number, where that `may_be_odd`."""
+        found = self._of_graph(tensors, _AS_IT_IS)
+        wanted, changed = self._of_model(tensors, _AS_IT_IS, found, may_be_odd)
+        if may_be_odd and not wanted["loss"].isfinite().all():
+            raise _OddError
+        if changed:
+            raise self._refused(tensors, what, wanted, found, changed)
+        scale = _largest(wanted, "gradient:")
+        factor = 256 if self._eps < 1e-4 else 8
+        near = 0.05 if self._eps < 1e-4 else 0.25
+        suspects, wrong = [], []
+        for name in sorted(wanted.keys() | found.keys(), key=lambda name: name.startswith("g")):
+            gap, size = _gap(wanted.get(name), found.get(name))
+            if not gap <= factor * self._eps * size:
+                suspects.append(name)
+                floor = 1e3 * self._eps * scale if name.startswith("gradient:") else 0.0
+                if not gap <= near * size + floor:
+                    wrong.append(name)
+        if not suspects:
+            return
+        if wrong or not self._is_rounding(tensors, wanted, found, suspects):
+            raise self._refused(tensors, what, wanted, found, suspects)
+
+    def _is_rounding(
+        self, tensors: list[Tensor], wanted: Values, found: Values, suspects: Sequence[str]
+    ) -> bool:
+        """Returns whether the rounding of both sides explains how far they are apart: whether they
+        agree in float64, or are no further apart than the model is from itself with its weights
+        rounded anew."""
+        left = list(suspects)
+        with contextlib.suppress(Exception):
+            exact = self._of_graph(tensors, _DOUBLE)
+            precise, _ = self._of_model(tensors, _DOUBLE, exact)
+            scale = _largest(precise, "gradient:")
+            left = [name for name in left if not _agree(name, precise, exact, scale)]
+        for _ in range(1 if left else 0):
+            rounded = dataclasses.replace(_AS_IT_IS, rounded=self._eps)
+            moved, _ = self._of_model(tensors, rounded, found)
+            left = [
+                name
+                for name in left
+                if not _gap(wanted.get(name), found.get(name))[0]
+                <= 8 * _gap(wanted.get(name), moved.get(name))[0]
+                + 16 * self._eps * _gap(wanted.get(name), None)[1]
+            ]
+        return not left
+
+    def compare_microbatches(self, train: Callable[[Values], Values]) -> None:
+        """Raises CaptureError if a step of two micro-batches is not the mean of both."""
+        if "scalar:rng" in self._text.inputs:
+            raise _UnableError("its random numbers follow the place in the whole batch")
+        halves = [other_values.few_rows(self._batch, 2, first) for first in (0, 2)]
+        whole = other_values.few_rows(self._batch, 4)
+        found = train(dict(zip(self._batch.names, whole, strict=True)))
+        one, two = (self._of_model(half, _AS_IT_IS, found)[0] for half in halves)
+        wanted = {name: (each + two[name]) / 2 for name, each in one.items() if name in found}
+        gaps = {name: _gap(each, found[name]) for name, each in wanted.items()}
+        scale = max(size for _, size in gaps.values())
+        far = [n for n, (gap, size) in gaps.items() if gap > 0.01 * size + 1e3 * self._eps * scale]
+        if not far:
+            return
+        far.sort(key=lambda name: gaps[name][0] / max(gaps[name][1], 1e-30), reverse=True)
+        place = owner_of(self._text, Recorder(), _gradients_first(far))
+        raise CaptureError(
+            f"{place}: two micro-batches, each a batch of its own, compute something else than "
+            f"their mean in PyTorch: {_told(far[0], wanted[far[0]], found[far[0]])}. "
+            "Please report it"
+        )
+
+    # --- the two sides ---
+
+    def _symbols(self, tensors: Sequence[Tensor]) -> dict[str, int]:
+        found = {"b": self._rows}
+        for name, tensor in zip(self._batch.names, tensors, strict=True):
+            type_ = self._text.inputs.get(f"batch:{name}")
+            for size, actual in zip(type_.sizes if type_ else (), tensor.shape, strict=False):
+                if size in self._text.symbols:
+                    found[size] = actual
+        return found
+
+    def _of_graph(
+        self, tensors: Sequence[Tensor], precision: Precision, watched: Sequence[int] = ()
+    ) -> Values:
+        from medley import _runtime
+
+        symbols = self._symbols(tensors)
+        runner = _runtime.GraphRunner(
+            self._text.in_double() if precision.double else self._text.text,
+            [symbols[each] for each in self._text.symbols],
+            str(self._device),
+            *([set(watched)] if watched else []),
+        )
+        batch = dict(zip(self._batch.names, tensors, strict=True))
+        inputs = {}
+        for name in self._text.inputs:
+            kind, _, short = name.partition(":")
+            source: Mapping[str, Tensor] = batch
+            if kind == "scalar":
+                inputs[name] = custom_ops.make_rng(_SEED, _STEP).to(self._device)
+                continue
+            if kind != "batch":
+                source = self._constants if short in self._constants else self._state
+                short = self._same.get(short, short)
+            tensor = source[short].detach()
+            inputs[name] = (precision.of(tensor) if precision.double else tensor).to(self._device)
+        return dict(runner.run(inputs))
+
+    def _of_model(
+        self,
+        tensors: Sequence[Tensor],
+        precision: Precision,
+        found: Values,
+        may_be_odd: bool = False,
+        recorder: Recorder | None = None,
+    ) -> tuple[Values, list[str]]:
+        """Returns what the model gives beside what the graph has `found`, and the parameters that
+        forward changes."""
+
+        def copied(tensor: Tensor) -> Tensor:
+            if isinstance(tensor, nn.Parameter) and type(tensor) is not nn.Parameter:
+                return tensor  # packed weights
+            copy = precision.of(tensor).to(self._device)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            return nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy
+
+        batch = [precision.of(each).to(self._device) for each in tensors]
+        with replaced_state(self._model, copied), _left_as_it_was(self._model):
+            parameters = dict(self._model.named_parameters())
+            handles = gradient_hooks.attach(self._model, self._hooks)
+            try:
+                with self._called(precision, recorder):
+                    result = self._batch.call(self._model, batch)
+                    loss = _loss_beside(result, found)
+                    if loss.requires_grad:
+                        loss.backward()  # type: ignore[no-untyped-call]
+            except Exception as error:
+                if may_be_odd:
+                    raise _OddError from None
+                message = " ".join(str(error).split())[:200]
+                raise _UnableError(
+                    f"the model fails on {self._rows} rows: {type(error).__name__}: {message}"
+                ) from None
+            finally:
+                for handle in handles:
+                    handle.remove()
+            changed = [
+                f"parameter:{name}"
+                for name, each in parameters.items()
+                if precision == _AS_IT_IS and _gap(self._state[name].to(self._device), each)[0]
+            ]
+            wanted = {"loss": loss.detach()}
+            for name, metric in metrics_of(result).items():
+                if f"metric:{name}" in found:
+                    wanted[f"metric:{name}"] = metric.detach()
+            for name, buffer in self._model.named_buffers():
+                known = self._state.get(name)
+                is_new = known is None or (buffer.shape == known.shape and buffer.equal(known))
+                if f"buffer:{name}" in found or not (is_new or precision != _AS_IT_IS):
+                    wanted[f"buffer:{name}"] = buffer.detach()
+            for name in self._trained:
+                gradient = parameters[name].grad
+                if gradient is not None:
+                    wanted[f"gradient:{name}"] = gradient.to_dense()
+        return wanted, changed
+
+    @contextlib.contextmanager
+    def _called(self, precision: Precision, recorder: Recorder | None) -> Iterator[None]:
+        """Around a call of the model."""
+        default = torch.get_default_dtype()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(interception.uncompiled())
+            stack.enter_context(interception.on_one_device(self._device))
+            if precision.double:
+                stack.callback(torch.set_default_dtype, default)
+                torch.set_default_dtype(torch.float64)
+                stack.enter_context(_Doubled())
+            elif self._autocast is not None:
+                stack.enter_context(torch.autocast(self._device.type, self._autocast))
+            if recorder is not None:
+                stack.enter_context(recorder.watch(self._model))
+            stack.enter_context(substitute(self._model, _SEED, _STEP))
+            yield
+
+    # --- the error ---
+
+    def _refused(
+        self,
+        tensors: list[Tensor],
+        what: str,
+        wanted: Values,
+        found: Values,
+        names: Sequence[str],
+    ) -> CaptureError:
+        recorder = Recorder()
+        with contextlib.suppress(Exception):
+            self._of_model(tensors, _AS_IT_IS, found, recorder=recorder)
+        known = [*tensors, *self._state.values(), *self._constants.values()]
+        place = first_parting(
+            self._text,
+            self._symbols(tensors),
+            recorder,
+            lambda watched: self._of_graph(tensors, _AS_IT_IS, watched),
+            [each.to(self._device) for each in known if each.is_floating_point()],
+            names,
+            1e3 * self._eps,
+        )
+        figures = ""
+        if names and names[0] in wanted | found:
+            figures = f" {_told(names[0], wanted.get(names[0]), found.get(names[0]))}"
+        if any(name.startswith("parameter:") for name in names):
+            figures = f" the model changes its {names[0].replace(':', ' ')!s} in forward"
+        return CaptureError(
+            f"{place}: the graph computes something else than the model, on {what}:{figures}. "
+            "Please report it; check=False takes the graph as it is"
+        )
+
+
+class _OddError(Exception):
+    """A batch that the model cannot take, or of which it gives no number."""
+
+
+class _Doubled(TorchFunctionMode):
+    """Computes in float64 where a function is told another floating type."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = [_double(each) for each in args]
+        kwargs = {name: _double(each) for name, each in (kwargs or {}).items()}
+        if func in (Tensor.float, Tensor.half, Tensor.bfloat16):
+            func = Tensor.double
+        return func(*args, **kwargs)
+
+
+def _double(value: Any) -> Any:
+    is_floating = isinstance(value, torch.dtype) and value.is_floating_point
+    return torch.float64 if is_floating else value
+
+
+def _loss_beside(result: Any, found: Values) -> Tensor:
+    """Returns the loss of what a model returned. Of (loss sum, weight), where the first may be the
+    loss itself, that is the reading nearer to what the graph has found."""
+    loss = loss_of(result)
+    if not isinstance(loss, tuple):
+        return loss
+    graph = float(found["loss"])
+    return min(loss[0] / loss[1], loss[0], key=lambda x: abs(float(x.detach()) - graph))
+
+
+def _gradients_first(names: Sequence[str]) -> list[str]:
+    gradients = [name for name in names if name.startswith("gradient:")]
+    return gradients[:1] or list(names)
+
+
+def _largest(values: Values, prefix: str) -> float:
+    sizes = (_gap(each, None)[1] for name, each in values.items() if name.startswith(prefix))
+    return max(sizes, default=0.0)
+
+
+def _agree(name: str, wanted: Values, found: Values, scale: float) -> bool:
+    gap, size = _gap(wanted.get(name), found.get(name))
+    floor = 1e-12 * scale if name.startswith("gradient:") else 0.0
+    return gap <= 1e-9 * size + floor
+
+
+def _gap(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
+    """Returns how far two tensors are apart at most, and the largest of the first. A number beside
+    none is infinitely far, two that are none are not."""
+    if wanted is None:
+        wanted = torch.zeros_like(found) if found is not None else torch.zeros(())
+    wanted = wanted.detach()
+    found = torch.zeros_like(wanted) if found is None else found.detach()
+    if wanted.shape != found.shape:
+        return math.inf, 0.0
+    if not wanted.numel():
+        return 0.0, 0.0
+    a, b = (_comparable(each) for each in (wanted, found.to(wanted.device)))
+    gap, size = float((a - b).abs().max()), float(a.abs().max())
+    if math.isfinite(gap) and math.isfinite(size):
+        return gap, size
+    if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
+        return math.inf, 0.0
+    is_number = a.isfinite()
+    if not torch.equal(a[a.isinf()], b[b.isinf()]):
+        return math.inf, 0.0
+    return _gap(a[is_number], b[is_number])
+
+
+def _comparable(x: Tensor) -> Tensor:
+    return x if x.dtype in (torch.float32, torch.float64) else x.double()
+
+
+def _told(name: str, wanted: Tensor | None, found: Tensor | None) -> str:
+    gap, size = _gap(wanted, found)
+    if wanted is not None and found is not None and wanted.numel() == 1 == found.numel():
+        return f"{name} is {float(found):.9g}, expected {float(wanted):.9g}"
+    if wanted is None or found is None:
+        return f"{name} is {'missing' if found is None else 'in the graph only'}"
+    return f"{name} is {gap:.3g} apart, expected at most rounding of {size:.3g}"

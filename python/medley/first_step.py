@@ -1,0 +1,94 @@
+"""What a trainer checks in its first step, on a few rows: its graph, and its micro-batches if each
+of them is a batch of its own, beside the model in plain PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medley.capture.batch import entries, map_named
+from medley.cluster import Cluster
+from medley.data.inputs import Inputs
+from medley.data.loader import UnreadBatch
+from medley.graph import Graph, compare
+from medley.optimizer import SGD
+from medley.plan import Plan
+
+_BY_ITSELF = "per_microbatch_semantics"
+
+
+class FirstStep:
+    """The check of a trainer: of the graph where capture could not check it, of the micro-batches
+    where each of them is a batch of its own, which is for a plan to say."""
+
+    def __init__(
+        self, model: nn.Module, graph: Graph, plan: Plan, machines: Cluster, inputs: Inputs
+    ) -> None:
+        self._model, self._graph = model, graph
+        self._machines, self._inputs = machines, inputs
+        self._rows = plan.to_dict()["global_batch"]
+        self._by_itself = bool(plan.to_dict().get(_BY_ITSELF))
+        self._is_left = bool(graph.unchecked) or self._by_itself
+
+    def check(self, batch: Any, is_first: bool) -> None:
+        """Checks once, in the process that speaks for all. Raises CaptureError naming the first
+        module that computes something else than the model; warns if it cannot."""
+        if not self._is_left:
+            return
+        self._is_left = False
+        if is_first and (why := self._compared(batch)):
+            warnings.warn(f"the graph is not checked beside the model: {why}", stacklevel=3)
+
+    def leave_out(self) -> None:
+        """Checks nothing."""
+        self._is_left = False
+
+    def _compared(self, batch: Any) -> str:
+        example = batch
+        if isinstance(batch, UnreadBatch):
+            example = batch.rows(range(min(4, batch.size or self._rows)))
+        example = self._inputs.longest(example)
+        graph = self._graph
+        why = compare(graph, self._model, example, in_any_mode=True) if graph.unchecked else ""
+        if why or not self._by_itself:
+            return why
+        from medley.capture import proof
+
+        def train(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            batch = map_named(example, lambda name, value: tensors.get(name, value))
+            return _trained(graph, self._model, self._machines, batch)
+
+        return proof.prove_microbatches(
+            self._model, example, graph.text(), graph.constants, graph.autocast, train
+        )
+
+
+def _trained(graph: Graph, model: nn.Module, machines: Cluster, batch: Any) -> dict[str, Tensor]:
+    """Returns loss and gradients of a step on one device, in two micro-batches."""
+    from medley.trainer import Trainer
+
+    rows = next(len(each) for each in entries(batch).values() if isinstance(each, Tensor))
+    device = machines.devices[0]
+    plan = Plan.from_dict(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": rows,
+            _BY_ITSELF: True,
+            "pipelines": [
+                {
+                    "microbatches": [{"rows": rows // 2}] * 2,
+                    "stages": [{"mesh": {"devices": [device]}}],
+                }
+            ],
+        }
+    )
+    trainer = Trainer(model, graph, plan, SGD(lr=0.0), local=True, cluster=machines)
+    trainer._first_step.leave_out()
+    loss = torch.tensor(trainer.step(batch).loss)
+    gradients = trainer.gradients()
+    trainer.finish()
+    return {"loss": loss} | {f"gradient:{name}": each for name, each in gradients.items()}
