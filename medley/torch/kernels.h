@@ -37,6 +37,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   bool causal,
                                                                   double scale);
 
+// As both above, with scores in memory: what runs where no fused kernel does, on a GPU with a bias,
+// in f32, or with values of another width than keys.
+std::tuple<at::Tensor, at::Tensor> attention_written_out(const at::Tensor& q,
+                                                         const at::Tensor& k,
+                                                         const at::Tensor& v,
+                                                         const OptionalTensor& bias,
+                                                         bool causal,
+                                                         double scale);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_written_out(
+    const at::Tensor& grad_out,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const OptionalTensor& bias,
+    const at::Tensor& out,
+    bool causal,
+    double scale);
+
 // packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of e numbers code[4
 // bits] * absmax, the upper 4 bits of a byte first.
 at::Tensor dequantize_4bit(const at::Tensor& packed,

@@ -222,13 +222,18 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
     return scores
 
 
+def _weights(scores: Tensor) -> Tensor:
+    """Returns the softmax over the last dim; zeros for a row of -inf alone."""
+    return scores.softmax(-1).masked_fill(scores.amax(-1, keepdim=True) == -math.inf, 0.0)
+
+
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     scores = _scores(q, k, bias, causal, scale)
     b, h, s = q.shape[:3]
     lse = scores.logsumexp(-1)
-    weights = (scores - lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)).exp()
+    weights = _weights(scores)
     out = weights @ v.to(weights.dtype).unsqueeze(2)
     out = out.reshape(b, h, s, v.shape[-1]).to(q.dtype).contiguous()
     return out, lse.reshape(b, h, s).contiguous()
@@ -248,8 +253,7 @@ def _attention_backward(
     scores = _scores(q, k, bias, causal, scale)
     b, g, r, s, _ = scores.shape
     wide = scores.dtype
-    shift = lse.masked_fill(lse == -math.inf, 0.0).to(wide).reshape(b, g, r, s, 1)
-    weights = (scores - shift).exp()
+    weights = _weights(scores)
     grad = grad_out.to(wide).reshape(b, g, r, s, -1)
     delta = (grad * out.to(wide).reshape(b, g, r, s, -1)).sum(-1, keepdim=True)
     dv = (weights.transpose(-1, -2) @ grad).sum(2)

@@ -51,7 +51,7 @@ def check(
     *,
     lr: float = 0.05,
 ) -> medley.Graph:
-    """Asserts that plans, by their names in `PLANS`, train on batches of `ROWS` rows like plain
+    """Asserts that plans, names in `PLANS` or texts, train on batches of `ROWS` rows like plain
     PyTorch. Returns the graph; call it in `exactness.double_precision()`."""
     graph = medley.capture(model, batches[0], check=False)
     want = train(model, batches, lr)
@@ -59,7 +59,7 @@ def check(
         trainer = medley.Trainer(
             copy.deepcopy(model),
             graph,
-            medley.Plan(plan_of(PLANS[name], graph)),
+            medley.Plan(plan_of(PLANS[name], graph) if name in PLANS else name),
             medley.SGD(lr=lr),
             local=True,
             cluster=exactness.cluster(),

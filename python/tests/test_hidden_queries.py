@@ -3,6 +3,7 @@ on each way that attention is computed."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import exactness
@@ -111,3 +112,35 @@ def test_a_model_with_dropout_takes_rows_padded_on_the_left() -> None:
         torch.manual_seed(0)
         model = transformers.GPT2LMHeadModel(config)
         plain_torch.check(model, batches, ["two devices", "two stages"])
+
+
+# Values of another width than keys.
+def test_a_query_hidden_by_a_finite_number_gives_a_mean() -> None:
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        check(
+            Attend("least", "finite", False, HEADS, False, wide=True),
+            Attend("least", "finite", False, 1, True, wide=True),
+            Attend("1e9", "finite", False, HEADS, True, wide=True),
+            Attend("1e4", "finite", False, HEADS, False, wide=True),
+            Attend("least", "trained", False, HEADS, True),
+            Attend("1e9", "finite", True, 1, False),
+            Attend("inf", "bool", False, 1, True, wide=True),
+        )
+
+
+# The fused kernel needs values as wide as keys.
+def test_a_plan_may_divide_the_width_of_values() -> None:
+    mesh = {"axes": ["x"], "shape": [2], "devices": ["a/0/0", "a/1/0"]}
+    stage = {"mesh": mesh, "ops": {"*/attention#0": "e part"}}
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": ROWS,
+        "parts": [{"name": "part", "shares": [1, 1]}],
+        "pipelines": [{"microbatches": [{"rows": ROWS}], "stages": [stage]}],
+    }
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        ways = Ways(*(Attend(hide, "finite", False, HEADS, False) for hide in ("least", "inf")))
+        plain_torch.check(ways, [batch(0), batch(1)], [json.dumps(plan)])
