@@ -14,7 +14,7 @@ _AUTOCAST = ("cpu", "cuda")
 def own_state() -> Iterator[None]:
     """Sets the state that the package needs inside the block, and puts the caller's back after it:
     gradients, no inference mode, no autocast, no anomaly detection, the cpu as the default device,
-    any algorithm. The default dtype stays the caller's, because the model reads it."""
+    no oneDNN, any algorithm. The default dtype stays the caller's, because the model reads it."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with contextlib.ExitStack() as stack:
@@ -24,6 +24,9 @@ def own_state() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(torch.device("cpu"))
+        # An LSTM is one op of oneDNN, and many once it is traced.
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         if deterministic:
             stack.callback(torch.use_deterministic_algorithms, True, warn_only=warn_only)

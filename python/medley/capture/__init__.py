@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from medley import quantized
 from medley.ambient import own_state
-from medley.capture.batch import read_batch
+from medley.capture.batch import Batch, read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
 from medley.capture.draws import substitute
-from medley.capture.errors import CaptureError
+from medley.capture.errors import CaptureError, shortened
 from medley.capture.model_check import check_model
+from medley.capture.modules import forward_line
 from medley.capture.rehearsal import rehearse
 from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
@@ -68,18 +69,35 @@ def capture_full(
     """
     check_model(model)
     batch = read_batch(example_batch)
+    try:
+        return _captured(model, batch, name, check, autocast, measures, assigned)
+    except CaptureError as error:
+        if re.search(r"\.py:\d+", message := str(error)) or not (place := forward_line(model)):
+            raise
+        raise CaptureError(f"{place}: {message}") from None
+
+
+def _captured(
+    model: nn.Module,
+    batch: Batch,
+    name: str | None,
+    check: bool | None,
+    autocast: torch.dtype | None,
+    measures: bool,
+    assigned: set[Place] | None,
+) -> Capture:
     with quantized.as_buffers(model):
         first, second = choose_primes(model, batch, 2)
         name = name or type(model).__name__
         _check_autocast(autocast)
+        most = None
         if assigned is None:
-            assigned = rehearse(model, batch, (first, second), autocast)
-        converted = convert(trace(model, batch, first, autocast, assigned, measures), name)
+            assigned, most = rehearse(model, batch, (first, second), autocast)
+        converted = convert(trace(model, batch, first, autocast, assigned, measures, most), name)
         cheap = converted.num_ops < _CHECK_BELOW_OPS
         if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-            _compare(
-                converted, convert(trace(model, batch, second, autocast, assigned, measures), name)
-            )
+            again = trace(model, batch, second, autocast, assigned, measures, most)
+            _compare(converted, convert(again, name))
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants, assigned)
@@ -128,4 +146,4 @@ def _compare(first: Converted, second: Converted) -> None:
 def _described(line: str) -> str:
     text = line.partition(" = ")[2]
     text, _, place = text.partition(" @")
-    return f"{text} @{place}"
+    return shortened(f"{text[:150]} @{place}")

@@ -144,7 +144,8 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
 
     Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", two scalars, a tuple
     whose first element is the loss, as transformers returns with return_dict=False, or a dict of
-    losses, which are added up, as torchvision's detectors return.
+    losses, which are added up, as torchvision's detectors return; else the only scalar of a tuple,
+    such as (logits, loss).
     """
     if isinstance(result, Mapping) and "loss" not in result and _are_losses(result):
         result = sum(result.values())
@@ -158,8 +159,10 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
         "expected a scalar tensor, an object with .loss, a dict with 'loss', a tuple that starts "
         "with the loss, or (loss sum, weight)"
     )
-    if isinstance(result, (tuple, list)) and _starts_with_loss(result):
-        result = result[0]
+    if isinstance(result, (tuple, list)):
+        scalars = [each for each in result if _is_scalar(each)]
+        if len(scalars) == 1 or _starts_with_loss(result):
+            result = scalars[0]
     if isinstance(result, tuple) and len(result) == 2:
         total, weight = result
         if not isinstance(total, Tensor) or not isinstance(weight, Tensor):
@@ -169,7 +172,8 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
         if total.numel() != 1 or weight.numel() != 1 or not total.is_floating_point():
             raise CaptureError(
                 "the model returned no loss: (loss sum, weight) must be two scalars; "
-                f"found shapes {list(total.shape)} and {list(weight.shape)}"
+                f"found shapes {list(total.shape)} and {list(weight.shape)}: return the loss "
+                "first, or alone"
             )
         return _scalar(total), _scalar(weight)
     if not isinstance(result, Tensor):

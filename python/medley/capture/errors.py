@@ -12,6 +12,18 @@ class CaptureError(ValueError):
     """The model or its example batch cannot be captured; the message says where and what helps."""
 
 
+ROWS_FIRST = (
+    "Compute all rows at once; dim 0 of a batch tensor is its rows, so transpose one of "
+    "[time, rows] and give recurrent layers batch_first=True."
+)
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """Returns a text in one line, and its beginning if it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keeps PyTorch's own messages about tracing away from the user."""

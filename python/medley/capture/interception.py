@@ -29,8 +29,8 @@ from torch.overrides import TorchFunctionMode
 from medley.capture import assertions, random_ops, recurrent, rewrites
 from medley.capture.attention import attention
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
-from medley.capture.errors import CaptureError
-from medley.capture.modules import ModuleStack
+from medley.capture.errors import ROWS_FIRST, CaptureError
+from medley.capture.modules import ModuleStack, calling_line
 from medley.capture.peft_patches import peft_patches
 from medley.capture.rewrites import legacy_reduction
 from medley.capture.row_counts import RowCounts, count, mean_loss
@@ -49,9 +49,12 @@ class Interceptor:
         scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.scope = scope
+        self.modules = modules
         self.site = modules.site
         self.dropout = functools.partial(random_ops.dropout, modules.site)
         self.prime = prime
+        self.ops = 0  # of the forward that is running
+        self.most_ops: int | None = None
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": functools.partial(attention, self.dropout),
@@ -108,6 +111,17 @@ class Interceptor:
             return self._by_function.get(function)
         except TypeError:  # not hashable
             return None
+
+    def count_op(self) -> None:
+        """Adds an op. Raises CaptureError if these are more than `most_ops`, before a trace of a
+        loop over thousands of rows has no end."""
+        self.ops += 1
+        if self.most_ops is not None and self.ops > self.most_ops:
+            raise CaptureError(
+                f"{calling_line()}: a loop over the rows of the batch: found more than "
+                f"{self.most_ops} ops for {self.prime} rows, expected as many for any batch. "
+                f"{ROWS_FIRST}"
+            )
 
     # --- losses ---
 
@@ -383,7 +397,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             uncompiled(),
             on_one_device(torch.device("cpu")),
             _Mode(interceptor),
-            random_ops.RandomOps(interceptor.site),
+            random_ops.RandomOps(interceptor.site, interceptor.count_op),
         ):
             yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -40,6 +41,15 @@ def calling_line() -> str:
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def forward_line(module: Any) -> str:
+    """Returns "file.py:12", where the forward of a module is written, or ""."""
+    try:
+        code = inspect.unwrap(type(module).forward).__code__
+    except AttributeError:
+        return ""
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
 def holders(name: str) -> list[Any]:

@@ -121,16 +121,19 @@ class Draw:
 
 
 class RandomOps(TorchDispatchMode):
-    """Replaces the ops of _OPS inside the block. `site` names the next draw."""
+    """Replaces the ops of _OPS inside the block. `site` names the next draw; `count` is called for
+    each op."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, site: Callable[[], int]) -> None:
+    def __init__(self, site: Callable[[], int], count: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draw = Draw(site)
+        self._count = count
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._count()
         replacement = None
         if isinstance(func, torch._ops.OpOverload) and func.namespace == "aten":
             replacement = _OPS.get(func._opname)

@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
-from medley.capture.errors import CaptureError, quiet
+from medley.capture.errors import ROWS_FIRST, CaptureError, quiet
 from medley.capture.gradient_hooks import gradient_hooks
 from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line
 from medley.capture.root import Root, fake_state, started
 from medley.capture.state import Attributes, RandomStates, Values, changes
-from medley.capture.trace import choose_primes
+from medley.capture.trace import choose_primes, source_of
 
 # Rows: so few that a loop over them is short.
 _FEW = (
@@ -54,32 +54,46 @@ _FEW = (
     113,
     127,
 )
+# Ops that a trace may have: so many times those of a rehearsal, and some more. PyTorch takes some
+# ops apart only while it traces; a loop over the rows has thousands of times as many.
+_TIMES = 10
+_MORE = 1000
 _INSTEAD = "keep it in a buffer (register_buffer), or change it outside of forward"
 
 
 def rehearse(
     model: nn.Module, batch: Batch, primes: Sequence[int], autocast: torch.dtype | None = None
-) -> set[Place]:
-    """Returns the buffers that forward assigns anew. Raises CaptureError naming what else changes
-    from call to call, or with the rows.
+) -> tuple[set[Place], int]:
+    """Returns the buffers that forward assigns anew, and how many ops a trace may have. Raises
+    CaptureError naming what else changes from call to call, or with the rows.
 
     A model that fails on so few rows is rehearsed on `primes`; whatever fails there too is left to
     the trace to say.
     """
-    for rows in (choose_primes(model, batch, 2, _FEW), primes):
+    few = choose_primes(model, batch, 2, _FEW)
+    failed: list[tuple[str, Counter[str]]] = []  # at which line, after which ops
+    for rows in (few, few[::-1], primes):
         randoms = RandomStates()
+        calls: list[_Recorder] = []
         try:
-            seen = _run(model, batch, rows, autocast)
+            seen = _run(model, batch, rows, autocast, calls)
         except _RefusedError as error:
             raise CaptureError(str(error)) from None
-        except Exception:
+        except Exception as error:
+            failed.append((source_of(error), calls[0].places if calls else Counter()))
+            if len(failed) == 2 and failed[0][0] == failed[1][0]:
+                _check_places(few, failed[0][1], failed[1][1])
             continue
         finally:
             moved = randoms.moved()
             randoms.restore()
         _check(seen, moved)
-        return seen.assigned
-    return set()
+        return seen.assigned, _most(calls[0].places)
+    return set(), _most(failed[0][1])
+
+
+def _most(places: Counter[str]) -> int:
+    return _TIMES * sum(places.values()) + _MORE
 
 
 class _RefusedError(Exception):
@@ -134,8 +148,9 @@ class _Recorder(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and not hasattr(leaf, "_medley_mark"):
                 _set_mark(leaf, mark)
-        if self.is_forward:
-            self.places[place] += 1
+        if self.is_forward:  # one op may give a tensor for each row
+            tensors = sum(isinstance(leaf, Tensor) for leaf in tree_leaves(result))
+            self.places[place] += max(1, tensors)
         if mark.follows:
             literals = tuple(_literal(leaf) for leaf in leaves if not isinstance(leaf, Tensor))
             self.ops.append(_Op(str(func), literals, place))
@@ -164,6 +179,11 @@ class _Recorder(TorchDispatchMode):
             raise _RefusedError(
                 f"{_at(place)}the model changes {self._names.owner(tensor)} in place: {_INSTEAD}"
             )
+        if name := self._names.parameter(tensor):
+            raise _RefusedError(
+                f"{_at(place)}the model changes its {name} in place: make it a buffer "
+                "(register_buffer), or use the changed value by torch.func.functional_call"
+            )
         mark.follows |= by.follows
         mark.carried |= by.carried
 
@@ -175,12 +195,22 @@ class _Names:
         self.attributes: Attributes | None = None
         self._tensors: dict[int, str] = {}
         self._storages: dict[int, str] = {}
+        self._fakes: dict[int, str] = {}
         for name, buffer in model.named_buffers(remove_duplicate=False):
             self._tensors[id(buffer)] = f"buffer {name!r}"
         for name, parameter in model.named_parameters(remove_duplicate=False):
             self._tensors[id(parameter)] = f"parameter {name!r}"
             if parameter.requires_grad:
                 self._storages[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
+
+    def start(self, model: nn.Module) -> None:
+        """Knows the parameters' stand-ins, which the model has now."""
+        for name, parameter in model.named_parameters():
+            self._fakes[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
+
+    def parameter(self, tensor: Tensor) -> str:
+        """Returns the parameter whose stand-in shares its memory with a tensor."""
+        return self._fakes.get(tensor.untyped_storage()._cdata, "")
 
     def registered(self, tensor: Tensor) -> str:
         """Returns the parameter or buffer that a tensor itself is, instead of its stand-in."""
@@ -238,22 +268,27 @@ class _Seen:
 
 
 def _run(
-    model: nn.Module, batch: Batch, rows: Sequence[int], autocast: torch.dtype | None
+    model: nn.Module,
+    batch: Batch,
+    rows: Sequence[int],
+    autocast: torch.dtype | None,
+    calls: list[_Recorder],
 ) -> _Seen:
+    """Adds a recorder to `calls` for each call that it begins."""
     names, hooks = _Names(model), gradient_hooks(model)
-    modules = ModuleStack()
+    interceptor = Interceptor(ModuleStack(), rows[0])
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    interceptor = Interceptor(modules, rows[0])
     with (
         fake_state(model, mode),
-        modules.watch(model),
+        interceptor.modules.watch(model),
         quiet(),
         started(Root(model, batch, interceptor, hooks, autocast)) as root,
     ):
         names.attributes = root.attributes
+        names.start(model)
         for tensor in (*model.parameters(), *model.buffers()):
             _set_mark(tensor, _Mark(0, True))
-        calls, values = [], [root.attributes.values()]
+        values = [root.attributes.values()]
         for number, count in enumerate((rows[0], rows[0], rows[-1]), 1):
             if number == 3:
                 root.restore()
@@ -311,12 +346,17 @@ def _check(seen: _Seen, moved: list[str]) -> None:
         raise CaptureError(f"every call makes {seen.carried} from its value before: {_INSTEAD}")
     if first.ops != second.ops:
         raise CaptureError(_unlike(first.ops, second.ops, changes(before, after)))
-    if sum(first.places.values()) != sum(other.places.values()):
-        place = max(other.places, key=lambda each: other.places[each] - first.places[each])
+    _check_places(seen.rows, first.places, other.places)
+
+
+def _check_places(rows: Sequence[int], first: Counter[str], other: Counter[str]) -> None:
+    """Raises CaptureError for ops that are more where there are more rows."""
+    if sum(first.values()) != sum(other.values()):
+        place = max(other, key=lambda each: abs(other[each] - first[each]))
         raise CaptureError(
-            f"{place}: a loop over the rows of the batch: found {first.places[place]} ops for "
-            f"{seen.rows[0]} rows and {other.places[place]} for {seen.rows[-1]}, expected ops over "
-            "all rows at once, as many for any batch"
+            f"{place}: a loop over the rows of the batch: found {first[place]} "
+            f"tensors for {rows[0]} rows and {other[place]} for {rows[-1]}, expected as many for "
+            f"any batch. {ROWS_FIRST}"
         )
 
 

@@ -85,6 +85,7 @@ class Root(nn.Module):
             torch.autocast("cpu", self._autocast, self._autocast is not None),
         ):
             self._interceptor.refused.clear()
+            self._interceptor.ops = 0
             result = self._batch.call(self.model, tensors)
             if self._interceptor.refused:  # the model has caught it, and computed something else
                 raise self._interceptor.refused[0]

@@ -21,7 +21,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from medley.capture import complex_numbers
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
-from medley.capture.errors import CaptureError, quiet
+from medley.capture.errors import CaptureError, quiet, shortened
 from medley.capture.gradient_hooks import gradient_hooks
 from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line, is_user_file
@@ -79,10 +79,11 @@ def trace(
     autocast: torch.dtype | None = None,
     assigned: Collection[Place] = (),
     measures: bool = False,
+    most_ops: int | None = None,
 ) -> Traced:
     """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
     `assigned`: the buffers that forward assigns anew, as a rehearsal finds them. `measures`: as of
-    a Root.
+    a Root. `most_ops`: of forward, as a rehearsal finds.
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
@@ -93,6 +94,7 @@ def trace(
     interceptor = Interceptor(
         modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})
     )
+    interceptor.most_ops = most_ops
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     first_names, trained = _names(model)
     hooks = gradient_hooks(model)
@@ -120,7 +122,7 @@ def trace(
         shown = re.sub(rf"(?<=[\[ ]){prime}(?=[,\]])", "b", str(error))  # in shapes
         raise CaptureError(_placed(shown, error, modules)) from None
     except Exception as error:
-        raise CaptureError(_explain(error, modules, prime)) from None
+        raise CaptureError(_explain(error, modules, batch, model)) from None
     complex_ops = complex_numbers.lower(joint.graph_module)
     _take_one_row_from_one(joint.graph_module.graph)
     return Traced(
@@ -160,20 +162,21 @@ def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def _source(error: BaseException) -> str:
+def source_of(error: BaseException) -> str:
+    """Returns "file.py:12", the innermost line of the model in a traceback, or ""."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_file(f.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _placed(message: str, error: BaseException, modules: ModuleStack) -> str:
     where = [f"module {modules.failed!r}"] if modules.failed else []
-    source = _source(error)
+    source = source_of(error)
     if source:
         where.append(source)
     return f"{', '.join(where)}: {message}" if where else message
 
 
-def _explain(error: Exception, modules: ModuleStack, prime: int) -> str:
+def _explain(error: Exception, modules: ModuleStack, batch: Batch, model: nn.Module) -> str:
     function = getattr(error, "func", None)
     if type(error).__name__ in (
         "DataDependentOutputException",
@@ -191,10 +194,19 @@ def _explain(error: Exception, modules: ModuleStack, prime: int) -> str:
             error,
             modules,
         )
-    message = " ".join(str(error).split())[:600]
     return _placed(
-        f"the model fails at a batch of {prime} rows: {type(error).__name__}: {message} "
-        "(where the model needs the batch size, it should read x.shape[0])",
+        f"the model fails at a batch of other rows: {type(error).__name__}: "
+        f"{shortened(str(error))} ({_size_hint(batch, model)})",
         error,
         modules,
     )
+
+
+def _size_hint(batch: Batch, model: nn.Module) -> str:
+    for name, buffer in model.named_buffers():
+        if batch.rows > 1 and batch.rows in buffer.shape:
+            return (
+                f"its buffer {name!r} is {list(buffer.shape)}, and the example batch has "
+                f"{batch.rows} rows: a buffer cannot hold something for each row"
+            )
+    return "where the model needs the batch size, it should read x.shape[0]"
