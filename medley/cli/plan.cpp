@@ -29,6 +29,7 @@ struct PlanArguments {
   std::string objective, by, budget;
   int64_t steps = 0;
   int64_t survive = 0;
+  std::string loss_over = "batch";
 };
 
 // "2%" as 0.02; nothing if it is not given.
@@ -180,6 +181,7 @@ void run_plan(const PlanArguments& options, Session& session) {
        .devices = asked.devices,
        .optimizer = {},
        .survive = static_cast<int>(options.survive),
+       .loss_over_microbatches = options.loss_over == kLossOver[1],
        .within = within,
        .is_over = is_over,
        .analysis = &analysis,
@@ -224,6 +226,11 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                    "Nodes that may be lost with the state of the run still there, 0 or 1: plans "
                    "that need copies for that count what these cost",
                    {.excludes = {"--layers"}, .least = 0, .most = 1});
+  arguments.text("--loss-over",
+                 options->loss_over,
+                 "What the loss of a step is over: batch; microbatches, the mean of their losses, "
+                 "as where PyTorch accumulates gradients (needs --microbatches)",
+                 {.excludes = {"--layers"}, .one_of = {"batch", "microbatches"}});
   arguments.text("--time",
                  options->time,
                  "Stop with the best plan found after so long: 10s",

@@ -7,6 +7,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/frame_schedule.h"
 #include "medley/program/overwritten.h"
 
@@ -190,7 +191,7 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId value = op.results[r];
       if (value == kNone) continue;
-      const bool once = op.name == "medley.accumulate.default";
+      const bool once = accumulates(op);
       step.results.push_back({value,
                               num_bytes(replace_bf16(type_of(stage, value), computed), symbols),
                               storage_operand(op, r),

@@ -77,6 +77,10 @@ std::string to_string(Phase phase) {
   switch (phase) {
     case Phase::kPrologue:
       return "prologue";
+    case Phase::kPrologue2:
+      return "prologue2";
+    case Phase::kPrologue3:
+      return "prologue3";
     case Phase::kForward:
       return "forward";
     case Phase::kBackward:

@@ -28,9 +28,16 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// prologue: depends on the batch only and gives the loss weights. update: the optimizer, appended
-// by planning.
-enum class Phase : uint8_t { kPrologue, kForward, kBackward, kUpdate };
+// Prologues give sums over the rows of a step that need no parameters, the second and third those
+// of terms that read such sums. The update is the optimizer. Planning appends all four.
+enum class Phase : uint8_t { kPrologue, kPrologue2, kPrologue3, kForward, kBackward, kUpdate };
+inline constexpr int kPrologues = 3;
+inline bool is_prologue(Phase phase) { return phase < Phase::kForward; }
+
+// The sum of x over the micro-batches of a step: what reads it sees the whole batch.
+inline constexpr std::string_view kStepSum = "medley.step_sum.default";
+// The part of x that a micro-batch contributes to a sum over the step: its share of the rows.
+inline constexpr std::string_view kStepShare = "medley.step_share.default";
 
 enum class InputKind : uint8_t {
   kParameter,  // trained

@@ -319,8 +319,6 @@ class AutoHet {
 Outcome autohet(const Request& request) {
   if (const std::string& meet = request.analysis->coupling; !meet.empty())
     return Infeasible{fmt::format("{}: several pipelines are not exact", meet)};
-  if (!request.analysis->prepared->weights_in_prologue)
-    return Infeasible{"rows meet in a loss weight: several pipelines are not exact"};
   if (const std::string why = why_one_pipeline(request.graph); !why.empty())
     return Infeasible{fmt::format("several pipelines are not possible, since {}", why)};
   return AutoHet(request).run();

@@ -71,6 +71,9 @@ inline constexpr std::string_view kCapturedOps[] = {
 // scale_scalars scalars with element 2 replaced by min(1, scale times that). It is 1, or the limit
 //               of the step if this is a function of the step; max_norm is then 1.
 // accumulate    the gradient itself; its slot adds (see program.h).
+// accumulate_mean  the same for gradient / count.
+// step_sum      x: of one micro-batch its sum over the step. Planning puts a prologue in its place.
+// step_share    x * rows / all: of the rows of a micro-batch, and of the step.
 // average       average + weight * (updated - average); in the first step the updated parameter. If
 //               the scalars have a share, the weight is 1 - share, in the first step too.
 //
@@ -146,6 +149,9 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::clip_scale(Tensor sum_of_squares, float max_norm) -> (Tensor, Tensor)",
     "medley::scale_scalars(Tensor scalars, Tensor scale) -> Tensor",
     "medley::accumulate(Tensor grad) -> Tensor",
+    "medley::accumulate_mean(Tensor grad, int count) -> Tensor",
+    "medley::step_sum(Tensor x) -> Tensor",
+    "medley::step_share(Tensor x, int rows, int all) -> Tensor",
     "medley::average(Tensor average, Tensor updated, Tensor scalars, float weight) -> Tensor",
     "medley::scale_loss(Tensor grad, Tensor state, float first) -> Tensor",
     "medley::unscale_squares(Tensor sum_of_squares, Tensor state, float first) -> Tensor",

@@ -74,6 +74,7 @@ struct LocalForm {
   // Of these, the batch factor, if rows are counted over the global batch; kNone: those of a
   // micro-batch are counted by themselves.
   int counted_rows = kNone;
+  Size step_rows{1};  // of the global batch, or of the micro-batch if that is a batch of its own
 };
 
 // Rewrites the arguments (and, for select labels, the name) of `local`, a copy of the op whose

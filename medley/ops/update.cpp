@@ -124,6 +124,10 @@ std::optional<TensorType> state_type(const UpdateState& state, const TensorType&
   return type;
 }
 
+void share_local(Op& local, const LocalForm& form) {
+  if (!std::get<Size>(local.arguments.at(2)).is_constant()) local.arguments[2] = form.step_rows;
+}
+
 std::vector<Rule> update_rules() {
   static const std::vector<std::string> kPatterns = [] {
     std::vector<std::string> patterns;
@@ -136,6 +140,9 @@ std::vector<Rule> update_rules() {
       {"medley.clip_scale.default", "1 -> 1, 1", ""},
       {"medley.scale_scalars.default", "_, 1 -> _", ""},
       {"medley.accumulate.default", ".. -> ..", "{0}"},
+      {"medley.accumulate_mean.default", ".. -> ..", "{0}"},
+      {kStepSum, ".. -> ..", ""},
+      {kStepShare, ".. -> ..", "{0}", share_local},
       {"medley.average.default", ".., .., _ -> ..", "{0+1}"},
       {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
       {"medley.scale_loss.default", "1, _ -> 1", "{0}"},

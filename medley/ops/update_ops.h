@@ -71,6 +71,9 @@ inline constexpr int kStepScalars = 3, kManyScalars = 5;
 // nothing but the scale, which halves.
 inline constexpr std::string_view kLossScaleState = "loss_scale";
 
+// Whether the result is a sum over the calls of a step (program/program.h).
+inline bool accumulates(const Op& op) { return op.name.starts_with("medley.accumulate"); }
+
 // Sorted by name.
 const std::vector<UpdateOp>& update_ops();
 // Returns null for an op that updates nothing.

@@ -149,8 +149,7 @@ Work work(const Op& op,
 ValueId storage_operand(const Op& op, size_t result) {
   const std::vector<ValueId> values = operands(op);
   if (values.empty()) return kNone;
-  if (work_class(op.name) == WorkClass::kView || op.name == "medley.accumulate.default")
-    return values[0];
+  if (work_class(op.name) == WorkClass::kView || accumulates(op)) return values[0];
   if (!find_update_op(op.name)) return kNone;
   // The gradient has no result of its own; a state that there is not has none either.
   const auto* value = std::get_if<ValueArgument>(&op.arguments.at(result == 0 ? 0 : result + 1));

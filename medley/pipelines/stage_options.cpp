@@ -509,8 +509,7 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOpt
 std::vector<int64_t> microbatch_counts(const Request& request, int pipelines) {
   const int64_t most = int64_t{1024} * pipelines;
   if (request.microbatches > 0) return {request.microbatches};
-  if (!request.analysis->coupling.empty() || !request.analysis->prepared->weights_in_prologue)
-    return {1};
+  if (!request.analysis->coupling.empty()) return {1};
   std::vector<int64_t> counts;
   for (int64_t rows = 1; counts.empty() || counts.back() > 1; rows *= 2)
     if (const int64_t count = (request.global_batch + rows - 1) / rows; count <= most)

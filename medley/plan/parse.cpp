@@ -223,6 +223,12 @@ std::map<std::string, DType> read_bf16_as(const JsonPlace& at) {
   return types;
 }
 
+bool read_loss_over(const JsonPlace& at) {
+  const std::string over = read_text(at);
+  if (over != kLossOver[0] && over != kLossOver[1]) at.refuse("\"batch\" or \"microbatches\"");
+  return over == kLossOver[1];
+}
+
 }  // namespace
 
 Plan parse_plan(std::string_view json, std::string_view file) {
@@ -241,9 +247,9 @@ Plan parse_plan(std::string_view json, std::string_view file) {
        {"global_batch",
         true,
         [&](const JsonPlace& p) { plan.global_batch = read_integer(p, 1, kMaxLength); }},
-       {"per_microbatch_semantics",
+       {"loss_over",
         false,
-        [&](const JsonPlace& p) { plan.per_microbatch_semantics = read_bool(p); }},
+        [&](const JsonPlace& p) { plan.loss_over_microbatches = read_loss_over(p); }},
        {"survive",
         false,
         [&](const JsonPlace& p) { plan.survive = static_cast<int>(read_integer(p, 0, 1)); }},

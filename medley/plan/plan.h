@@ -97,13 +97,17 @@ struct StepBound {
   bool operator==(const StepBound&) const = default;
 };
 
+// What the loss of a step is over, by whether that is micro-batches.
+inline constexpr std::string_view kLossOver[] = {"batch", "microbatches"};
+
 struct Plan {
   std::string strategy;    // that made it; "" if written by hand
   std::string graph_hash;  // "" in a plan written by hand: not checked
   std::string cluster_hash;
   int64_t global_batch = 0;
-  // Rows that meet (batch norm) meet within a micro-batch only, and the user knows it.
-  bool per_microbatch_semantics = false;
+  // The loss is the mean of the losses of micro-batches, each a batch of its own: their rows meet
+  // in it only (batch norm), as where PyTorch accumulates gradients. Else it is that of the batch.
+  bool loss_over_microbatches = false;
   std::vector<Part> parts;
   // Of several pipelines, which update a parameter: kAllOwners, or a part with an entry for each
   // pipeline (plan/owners.h). Absent: all.

@@ -29,7 +29,6 @@ Node list() { return {'[', "", {}, {}}; }
 Node scalar(const std::string& text) { return {0, json_string(text), {}, {}}; }
 Node scalar(int64_t value) { return {0, std::to_string(value), {}, {}}; }
 Node scalar(double value) { return {0, nlohmann::json(value).dump(), {}, {}}; }
-Node scalar(bool value) { return {0, value ? "true" : "false", {}, {}}; }
 
 template <typename T>
 Node list(const std::vector<T>& values) {
@@ -155,7 +154,7 @@ std::string print(const Plan& plan) {
   if (!plan.graph_hash.empty()) node.add("graph_hash", scalar(plan.graph_hash));
   if (!plan.cluster_hash.empty()) node.add("cluster_hash", scalar(plan.cluster_hash));
   node.add("global_batch", scalar(plan.global_batch));
-  if (plan.per_microbatch_semantics) node.add("per_microbatch_semantics", scalar(true));
+  if (plan.loss_over_microbatches) node.add("loss_over", scalar(std::string(kLossOver[1])));
   if (plan.survive > 0) node.add("survive", scalar(int64_t{plan.survive}));
   if (plan.bound) {
     Node bound = object();

@@ -257,12 +257,10 @@ namespace {
 void check_coupling(const Plan& plan, const std::string& coupling) {
   size_t count = 0;
   for (const Pipeline& pipeline : plan.pipelines) count += pipeline.microbatches.size();
-  if (!coupling.empty() && count > 1 && !plan.per_microbatch_semantics)
+  if (!coupling.empty() && count > 1 && !plan.loss_over_microbatches)
     refuse("pipelines",
            fmt::format("{} micro-batches", count),
-           fmt::format("one, because {}; \"per_microbatch_semantics\": true takes each micro-batch "
-                       "for a batch of its own",
-                       coupling));
+           fmt::format("one, because {}", coupling));
 }
 
 void check_parts(const Plan& plan) {

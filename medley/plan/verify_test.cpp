@@ -115,10 +115,9 @@ TEST_F(VerifyPlan, Rows) {
 
 TEST_F(VerifyPlan, RowsThatMeetNeedOneMicrobatch) {
   EXPECT_EQ(refusal([](Plan&) {}, "rows meet in bn/batch_norm#0"),
-            "pipelines: found 2 micro-batches, expected one, because rows meet in bn/batch_norm#0; "
-            "\"per_microbatch_semantics\": true takes each micro-batch for a batch of its own");
+            "pipelines: found 2 micro-batches, expected one, because rows meet in bn/batch_norm#0");
   EXPECT_EQ(
-      refusal([](Plan& p) { p.per_microbatch_semantics = true; }, "rows meet in bn/batch_norm#0"),
+      refusal([](Plan& p) { p.loss_over_microbatches = true; }, "rows meet in bn/batch_norm#0"),
       "accepted");
   EXPECT_EQ(refusal(
                 [](Plan& p) {

@@ -286,6 +286,9 @@ void check(const Request& request) {
            fmt::format("1 to {}, the global batch", request.global_batch));
   if (request.survive < 0 || request.survive > 1)
     refuse("survive", request.survive, "0 or 1, the nodes that may be lost");
+  if (request.loss_over_microbatches && request.microbatches == 0)
+    refuse(
+        "loss over microbatches", "no number of micro-batches", "one, which the loss depends on");
   if (request.microbatches > kMostMicrobatches)
     refuse("microbatches", request.microbatches, fmt::format("1 to {}", kMostMicrobatches));
   if (request.cluster.devices.empty()) refuse("cluster", "no devices", "at least one");
@@ -318,12 +321,17 @@ Outcome plan(const Request& request) {
   std::optional<GraphAnalysis> analysis;
   if (!request.analysis)
     asked.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
+  if (request.loss_over_microbatches) {
+    if (!analysis) asked.analysis = &analysis.emplace(*request.analysis);
+    analysis->coupling.clear();  // rows meet within a micro-batch only
+  }
   if (request.survive > 0)
     asked.besides = [&](const Program& program, Nanoseconds step) {
       return survival(program, request.cluster, step).costs();
     };
   Outcome outcome = asked.ask(request.strategy);
   auto* found = std::get_if<Plan>(&outcome);
+  if (found) found->loss_over_microbatches = request.loss_over_microbatches;
   if (found) note_types(*found, request.graph, request.cluster);
   if (found && request.survive > 0) {
     found->survive = request.survive;

@@ -12,6 +12,12 @@ std::string function_name(FunctionKind kind) {
     case FunctionKind::kPrologue:
     case FunctionKind::kPrologueLast:
       return "prologue";
+    case FunctionKind::kPrologue2:
+    case FunctionKind::kPrologue2Last:
+      return "prologue2";
+    case FunctionKind::kPrologue3:
+    case FunctionKind::kPrologue3Last:
+      return "prologue3";
     case FunctionKind::kForward:
       return "forward";
     case FunctionKind::kBackward:

@@ -113,7 +113,7 @@ TEST(ChangingBuffers, AreReplacedWithoutAnOptimizer) {
 // Each forward call then leaves another value to the next; the backward phase has one of its own.
 TEST(ChangingBuffers, ChangeWithMicrobatchesThatAreBatches) {
   Plan plan = one_stage({{2, {2}}, {2, {2}}});
-  plan.per_microbatch_semantics = true;
+  plan.loss_over_microbatches = true;
   Program program = lowered(plan);
   LoweredStage& stage = program.stages[0];
   EXPECT_THAT(replacing(stage), ElementsAre(FunctionKind::kForward));
@@ -156,7 +156,7 @@ TEST(ChangingBuffers, AreSentOnceAStepToOtherReaders) {
 
 TEST(ChangingBuffers, StayInOneStageIfMicrobatchesAreBatches) {
   Plan plan = two_stages();
-  plan.per_microbatch_semantics = true;
+  plan.loss_over_microbatches = true;
   try {
     lowered(plan);
     ADD_FAILURE() << "accepted";
@@ -164,7 +164,7 @@ TEST(ChangingBuffers, StayInOneStageIfMicrobatchesAreBatches) {
     EXPECT_STREQ(error.what(),
                  "plan: pipelines[0].stages[0]: found buffer \"scale\" read here and changed in "
                  "another stage, expected one stage that does both, since "
-                 "per_microbatch_semantics is set");
+                 "loss_over is \"microbatches\"");
   }
 }
 

@@ -338,4 +338,14 @@ Connections connect_alone(const DecidedStage& stage) {
   return alone;
 }
 
+int64_t bucket_bytes(const LowerOptions& options, const Cluster& cluster, size_t devices) {
+  if (options.bucket_bytes != 0) return options.bucket_bytes;
+  double bytes = 0;
+  for (const Network& network : cluster.networks)
+    if (!network.inside_node)
+      bytes =
+          std::max(bytes, 8 * static_cast<double>(devices) * network.latency * network.bandwidth);
+  return std::clamp(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{25} << 20);
+}
+
 }  // namespace medley

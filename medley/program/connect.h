@@ -18,15 +18,15 @@ namespace medley {
 // One stage, decided but not yet lowered.
 struct DecidedStage {
   Completed completed;
-  std::vector<Microbatch> microbatches;   // with the stage's own lengths
-  std::vector<int> devices;               // of the cluster, row-major over the mesh
-  std::vector<int64_t> mesh;              // sizes of its axes
-  bool microbatches_are_batches = false;  // as of a Program
-  int pipeline = 0;                       // of the plan
-  int64_t first_row = 0;                  // of its pipeline, in the global batch
-  std::vector<DType> bf16_as{};           // as of a LoweredStage
-  int64_t fewest_classes = 0;             // of cross_entropy.h
-  std::vector<int64_t> workspaces{};      // as of a LoweredStage
+  std::vector<Microbatch> microbatches;  // with the stage's own lengths
+  std::vector<int> devices;              // of the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;             // sizes of its axes
+  int64_t batches = 0;                   // micro-batches, if each is a batch; of all pipelines
+  int pipeline = 0;                      // of the plan
+  int64_t first_row = 0;                 // of its pipeline, in the global batch
+  std::vector<DType> bf16_as{};          // as of a LoweredStage
+  int64_t fewest_classes = 0;            // of cross_entropy.h
+  std::vector<int64_t> workspaces{};     // as of a LoweredStage
 };
 
 // Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each
@@ -89,5 +89,9 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const 
 // One stage whose neighbours are one imaginary device that has everything whole. A lane for each
 // phase and direction, with room for two micro-batches.
 Connections connect_alone(const DecidedStage& stage);
+
+// Returns the bytes of gradients that are all-reduced at once. A ring of n devices sends 2 (n - 1)
+// messages one after the other: four times their latencies' worth of bytes, on the slowest network.
+int64_t bucket_bytes(const LowerOptions& options, const Cluster& cluster, size_t devices);
 
 }  // namespace medley

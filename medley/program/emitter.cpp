@@ -8,6 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/calls.h"
 #include "medley/sharding/conversion.h"
 
@@ -83,8 +84,7 @@ ValueId Emitter::add_local_input(const Input& input, const State& state) {
 
 std::vector<ValueId> Emitter::add_local_op(Op op, const std::vector<TensorType>& types) {
   op.phase = phase_;
-  const bool step =
-      phase_ == Phase::kUpdate || last_only_ || op.name == "medley.accumulate.default";
+  const bool step = phase_ == Phase::kUpdate || last_only_ || accumulates(op);
   items[phase_].push_back({Item::Kind::kOp, static_cast<int>(stage.graph.ops.size()), last_only_});
   std::vector<ValueId> results = add_op(stage.graph, std::move(op), types);
   stage.lifetimes.resize(stage.graph.values.size(), step ? Lifetime::kStep : Lifetime::kMicrobatch);

@@ -44,27 +44,20 @@ GraphAnalysis analyse(const Graph& graph,
   return analyse(graph, chosen);
 }
 
-bool microbatches_are_batches(const Plan& plan) {
-  return plan.per_microbatch_semantics && count_microbatches(plan) > 1;
+int64_t count_batches(const Plan& plan) {
+  const size_t count = count_microbatches(plan);
+  return plan.loss_over_microbatches && count > 1 ? static_cast<int64_t>(count) : 0;
 }
 
-void check_rows_that_meet(const GraphAnalysis& analysis,
-                          const Plan& plan,
-                          const std::vector<DecidedStage>& stages) {
+void check_rows_that_meet(const GraphAnalysis& analysis, const Plan& plan) {
   const size_t count = count_microbatches(plan);
-  if (count == 1 || plan.per_microbatch_semantics) return;
-  std::string why = analysis.coupling;
-  for (const DecidedStage& stage : stages)
-    if (why.empty() && !stage.completed.prepared->weights_in_prologue)
-      why = "rows meet in a loss weight";
-  if (!why.empty())
-    throw Error(Blame::kCaller,
-                fmt::format("plan: {}: found {}, expected 1, because {}; or "
-                            "set per_microbatch_semantics",
-                            plan.pipelines.size() == 1 ? "pipelines[0].microbatches"
-                                                       : "micro-batches of all pipelines",
-                            count,
-                            why));
+  if (count == 1 || plan.loss_over_microbatches || analysis.coupling.empty()) return;
+  throw Error(Blame::kCaller,
+              fmt::format("plan: {}: found {}, expected 1, because {}",
+                          plan.pipelines.size() == 1 ? "pipelines[0].microbatches"
+                                                     : "micro-batches of all pipelines",
+                          count,
+                          analysis.coupling));
 }
 
 void check_one_pipeline(const Plan& plan, const Graph& graph) {
@@ -79,7 +72,7 @@ void check_one_pipeline(const Plan& plan, const Graph& graph) {
 void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
                                 const std::vector<Connections>& connections) {
   for (size_t s = 0; s < stages.size(); ++s) {
-    if (!stages[s].microbatches_are_batches) continue;
+    if (stages[s].batches == 0) continue;
     for (const Output& output : stages[s].completed.prepared->graph.outputs)
       for (const auto& [value, crossing] : connections[s].receives)
         if (crossing.once && value == output.value)
@@ -88,7 +81,7 @@ void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
               // Several pipelines change no buffers.
               fmt::format("plan: pipelines[0].stages[{}]: found buffer \"{}\" read here and "
                           "changed in another stage, expected one stage that does both, "
-                          "since per_microbatch_semantics is set",
+                          "since loss_over is \"microbatches\"",
                           s,
                           output.name));
   }

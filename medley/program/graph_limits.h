@@ -10,12 +10,11 @@
 
 namespace medley {
 
-// Whether each micro-batch is a batch of its own: the user said so, and there are several.
-bool microbatches_are_batches(const Plan& plan);
+// How many micro-batches there are of which each is a batch of its own; 0 if the batch is all of
+// them, or there is one.
+int64_t count_batches(const Plan& plan);
 
-void check_rows_that_meet(const GraphAnalysis& analysis,
-                          const Plan& plan,
-                          const std::vector<DecidedStage>& stages);
+void check_rows_that_meet(const GraphAnalysis& analysis, const Plan& plan);
 
 void check_one_pipeline(const Plan& plan, const Graph& graph);
 

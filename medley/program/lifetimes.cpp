@@ -58,8 +58,10 @@ class FunctionMaker {
       if (found != items_.end() && !found->second.empty())
         functions.push_back(make(kind, phase, found->second, last));
     };
-    add(FunctionKind::kPrologue, Phase::kPrologue, false);
-    add(FunctionKind::kPrologueLast, Phase::kPrologue, true);
+    for (int k = 0; k < kPrologues; ++k) {
+      add(prologue_kind(k, false), static_cast<Phase>(k), false);
+      add(prologue_kind(k, true), static_cast<Phase>(k), true);
+    }
     add(FunctionKind::kForward, Phase::kForward, false);
     add(FunctionKind::kBackward, Phase::kBackward, false);
     add(FunctionKind::kBackwardLast, Phase::kBackward, true);
@@ -80,8 +82,9 @@ class FunctionMaker {
       case Lifetime::kRun:
         return false;
       case Lifetime::kMicrobatch:
-        return !(phase < Phase::kForward && used_in(Phase::kForward, value)) &&
-               !(phase < Phase::kBackward && used_in(Phase::kBackward, value));
+        for (const auto& [later, used] : used_in_)
+          if (phase < later && later != Phase::kUpdate && used.contains(value)) return false;
+        return true;
       case Lifetime::kStep:
         if (phase == Phase::kUpdate) return true;
         return last && phase == Phase::kBackward && !used_in(Phase::kUpdate, value);

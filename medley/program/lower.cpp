@@ -35,7 +35,7 @@ class Lowering {
       : completed_(decided.completed),
         graph_(decided.completed.prepared->graph),
         microbatches_(decided.microbatches),
-        microbatches_are_batches_(decided.microbatches_are_batches),
+        batches_(decided.batches),
         connections_(connections),
         first_row_(decided.first_row),
         global_batch_(global_batch),
@@ -53,7 +53,7 @@ class Lowering {
     emitter_.expect_relays(connections_);
     for (const Input& input : graph_.inputs)
       if (input.kind != InputKind::kReceived) add_input_of(input);
-    if (microbatches_are_batches_) save_changing_buffers();
+    if (batches_ > 0) save_changing_buffers();
     for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
@@ -64,7 +64,7 @@ class Lowering {
         end_backward();
       // Before the update waits for anybody.
       if (phase == Phase::kUpdate && (i == 0 || graph_.ops[i - 1].phase != phase)) begin_update();
-      emitter_.enter(phase, false);
+      emitter_.enter(phase_of(graph_.ops[i]), false);
       emit(static_cast<OpId>(i));
     }
     if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
@@ -114,8 +114,14 @@ class Lowering {
     emitter_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
   }
 
+  // Sums over a batch that is a micro-batch are known when it goes forward.
+  Phase phase_of(const Op& op) const {
+    return batches_ > 0 && is_prologue(op.phase) ? Phase::kForward : op.phase;
+  }
+
   void emit(OpId id) {
     const Op& op = graph_.ops[at(id)];
+    const Phase phase = phase_of(op);
     const std::vector<Choice>& choice = completed_.assignment.choices[at(id)];
     const std::vector<ValueId> values = operands(op);
     const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
@@ -140,6 +146,8 @@ class Lowering {
       value = locals[next++];
     });
     const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
+    if (phase != op.phase && accumulates(op))
+      return emitter_.define(op.results[0], states[0], locals[0], phase);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
       if (divided && op.results[r] != kNone) emitter_.restrict_to_share(*divided, op.results[r]);
@@ -148,6 +156,10 @@ class Lowering {
       if (op.results[r] != kNone) types.push_back(form.results[r]);
     }
     localize(id, local, form, choice, states);
+    if (batches_ > 0 && accumulates(op) && is_floating(form.results[0].dtype)) {
+      local.name = "medley.accumulate_mean.default";
+      local.arguments.emplace_back(Size(batches_));
+    }
     local.results.clear();
     const std::vector<ValueId> fresh = emitter_.add_local_op(std::move(local), types);
     std::vector<ValueId>& results = emitter_.stage.graph.ops.back().results;
@@ -157,18 +169,18 @@ class Lowering {
       results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
       if (results[r] == kNone) continue;
       emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
-      emitter_.define(op.results[r], states[r], results[r], op.phase);
+      emitter_.define(op.results[r], states[r], results[r], phase);
     }
     if (share) emitter_.send_value(*share, op.results[0]);
-    if (op.name == "medley.accumulate.default") synchronise(op);
+    if (accumulates(op)) synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
       emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());
     // What has been accumulated leaves after the last micro-batch.
-    emitter_.enter(op.phase, op.name == "medley.accumulate.default");
+    emitter_.enter(phase, accumulates(op));
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
         if (!to->second.once) emitter_.send(result, to->second);
-    emitter_.enter(op.phase, false);
+    emitter_.enter(phase, false);
   }
 
   // A commit is for all devices, also where some or all of them could do without the others; so is
@@ -215,6 +227,7 @@ class Lowering {
     form.global = &graph_;
     form.op = &op;
     form.instance = instance.get();
+    form.step_rows = batches_ > 0 ? SymbolTable::rows() : SymbolTable::batch();
     for (const Choice& axis : choice)
       if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
         form.cuts.push_back(local_cut(id, axis.cut, choice));
@@ -245,7 +258,7 @@ class Lowering {
     for (size_t p = 0; p < whole.size(); ++p) {
       const int position = static_cast<int>(p);
       const bool batch = whole[p] == SymbolTable::rows();
-      if (batch && !microbatches_are_batches_) form.counted_rows = position;
+      if (batch && batches_ == 0) form.counted_rows = position;
       form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
       form.factor_offsets.push_back(batch ? emitter_.symbols.row(at, position, whole[p])
                                           : emitter_.symbols.offset(at, position, whole[p]));
@@ -256,7 +269,7 @@ class Lowering {
   // where the update needs them.
   void synchronise(const Op& op) {
     emitter_.enter(op.phase, true);
-    if (op.phase == Phase::kPrologue) sum_weight(op);
+    if (is_prologue(op.phase)) sum_weight(op);
     if (op.phase == Phase::kBackward) {
       if (types_differ()) emitter_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
@@ -315,7 +328,7 @@ class Lowering {
     emitter_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
     if (types_differ() && !comes_at_the_end(value)) emitter_.agree(value);
     const ValueId local = emitter_.in_state(value, kept);
-    return microbatches_are_batches_ ? local : emitter_.keep_for_update(local);
+    return batches_ > 0 ? local : emitter_.keep_for_update(local);
   }
 
   using LocalInputs = std::map<std::pair<InputKind, std::string>, ValueId>;
@@ -365,7 +378,7 @@ class Lowering {
               placement({InputKind::kParameter, output.name, local}, output.value, kept));
           break;
         case OutputKind::kBuffer:
-          assigns_[microbatches_are_batches_ ? Phase::kForward : Phase::kUpdate].push_back(
+          assigns_[batches_ > 0 ? Phase::kForward : Phase::kUpdate].push_back(
               {local, inputs.at({InputKind::kBuffer, output.name})});
           break;
         case OutputKind::kParameter:
@@ -440,8 +453,8 @@ class Lowering {
       if (has(kind)) stage.calls.push_back({kind, microbatch});
     };
     const int count = static_cast<int>(microbatches_.size());
-    for (int m = 0; m < count; ++m)
-      add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
+    for (int k = 0; k < kPrologues; ++k)
+      for (int m = 0; m < count; ++m) add(prologue_kind(k, m + 1 == count), m);
     for (const PipelineCall& call : connections_.order) {
       const bool last = call.microbatch + 1 == count;
       const FunctionKind kind = call.function == PipelineFunction::kForward ? FunctionKind::kForward
@@ -469,25 +482,13 @@ class Lowering {
   const Completed& completed_;
   const Graph& graph_;
   const std::vector<Microbatch>& microbatches_;
-  const bool microbatches_are_batches_;
+  const int64_t batches_;  // micro-batches, if each is a batch
   const Connections& connections_;
   const int64_t first_row_, global_batch_, fewest_classes_;
   LowerOptions options_;
   Emitter emitter_;
   std::map<Phase, std::vector<Assign>> assigns_;
 };
-
-// A ring of n devices sends 2 (n - 1) messages one after the other: four times their latencies'
-// worth of bytes, on the slowest network.
-int64_t bucket_bytes(const LowerOptions& options, const Cluster& cluster, size_t devices) {
-  if (options.bucket_bytes != 0) return options.bucket_bytes;
-  double bytes = 0;
-  for (const Network& network : cluster.networks)
-    if (!network.inside_node)
-      bytes =
-          std::max(bytes, 8 * static_cast<double>(devices) * network.latency * network.bandwidth);
-  return std::clamp(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{25} << 20);
-}
 
 std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   std::vector<int> devices;
@@ -518,7 +519,7 @@ Program lower(const GraphAnalysis& analysis,
                          microbatches_of(pipeline, s),
                          devices,
                          pipeline.stages[s].mesh.shape,
-                         microbatches_are_batches(plan),
+                         count_batches(plan),
                          static_cast<int>(p),
                          first_row,
                          types_of(devices, analysis.graph, plan, cluster),
@@ -528,7 +529,7 @@ Program lower(const GraphAnalysis& analysis,
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
   check_one_pipeline(plan, analysis.graph);
-  check_rows_that_meet(analysis, plan, decided);
+  check_rows_that_meet(analysis, plan);
   std::vector<Connections> connections = connect(decided, plan);
   const int64_t bytes = bucket_bytes(options, cluster, connections[0].all_devices.size());
   connect_relays(decided, plan, analysis.graph, bytes, connections);
@@ -537,7 +538,7 @@ Program lower(const GraphAnalysis& analysis,
   program.graph_hash = analysis.graph_hash;
   if (options.hash_plan) program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
-  program.microbatches_are_batches = microbatches_are_batches(plan);
+  program.microbatches_are_batches = count_batches(plan) > 0;
   program.stages.resize(decided.size());
   for_each_in_parallel(decided.size(), [&](size_t s) {
     LowerOptions chosen = options;
@@ -582,7 +583,7 @@ LoweredStage lower_alone(Completed stage,
                              pipeline.microbatches,
                              devices,
                              pipeline.stages[0].mesh.shape,
-                             microbatches_are_batches(plan),
+                             count_batches(plan),
                              0,
                              0,
                              types,

@@ -14,6 +14,7 @@
 #include "medley/base/parallel.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
 #include "medley/program/lanes.h"
@@ -152,7 +153,7 @@ std::vector<std::array<ValueId, 2>> overwritable_operands(const LoweredStage& st
 // [op]
 std::vector<bool> accumulating(const Graph& graph) {
   std::vector<bool> all;
-  for (const Op& op : graph.ops) all.push_back(op.name == "medley.accumulate.default");
+  for (const Op& op : graph.ops) all.push_back(accumulates(op));
   return all;
 }
 

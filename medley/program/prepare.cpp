@@ -29,9 +29,10 @@ class Preparer {
   }
 
   Prepared run() {
-    move_weights_to_prologue();
+    move_sums_to_prologues();
     for (size_t i = 0; i < source_.ops.size(); ++i) {
       Op op = source_.ops[i];
+      if (op.name == kStepSum) continue;
       for_each_operand(op, [&](ValueId& value) { value = replacement(op, value); });
       if (op.name == kLossScale && scales_loss()) {
         op.name = "medley.scale_loss.default";
@@ -76,62 +77,111 @@ class Preparer {
     return add_op(graph(), std::move(op), types);
   }
 
-  // Returns the ops that a value is computed from, in order, or nothing if it depends on more than
-  // the batch.
-  std::optional<std::set<OpId>> batch_only_ancestors(ValueId value) const {
-    std::map<ValueId, InputKind> inputs;
-    for (const Input& input : source_.inputs) inputs[input.value] = input.kind;
-    std::set<OpId> ops;
+  // What a sum over the step is computed from.
+  struct Summed {
+    std::set<OpId> ops;  // the sums among them read what prologues before give
+    int prologue = 0;    // in which it is summed, counted from 0
+    bool rows = false;   // else it is the same for all micro-batches
+  };
+
+  // Returns nothing if the value depends on what a step changes.
+  std::optional<Summed> summed(ValueId value) const {
+    Summed found;
+    std::set<ValueId> seen{value};
     std::vector<ValueId> stack{value};
     while (!stack.empty()) {
       const ValueId top = stack.back();
       stack.pop_back();
+      found.rows = found.rows || has_rows(source_.values[at(top)].type);
       const OpId producer = source_.values[at(top)].producer;
       if (producer == kNone) {
-        if (inputs.at(top) != InputKind::kBatch) return std::nullopt;
-      } else if (ops.insert(producer).second) {
-        for (ValueId operand : operands(source_.ops[at(producer)]))
-          if (operand != kNone) stack.push_back(operand);
+        if (!known_inputs_.contains(top)) return std::nullopt;
+        continue;
+      }
+      const Op& op = source_.ops[at(producer)];
+      if (op.name == kStepSum) {
+        found.prologue = std::max(found.prologue, sum_of(op).prologue + 1);
+        continue;
+      }
+      found.ops.insert(producer);
+      const std::vector<ValueId> values = operands(op);
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (const auto weight = sums_.find(values[i]); is_weight(op, i) && weight != sums_.end())
+          found.prologue = std::max(found.prologue, weight->second.prologue + 1);
+        else if (values[i] != kNone && seen.insert(values[i]).second)
+          stack.push_back(values[i]);
       }
     }
-    return ops;
+    return found;
   }
 
-  void move_weights_to_prologue() {
-    std::set<OpId> needed;
-    std::set<ValueId> weights;
+  static bool is_weight(const Op& op, size_t operand) {
+    return operand == 1 && op.name.starts_with("medley.mean_loss");
+  }
+
+  // Of the operand of a kStepSum.
+  const Summed& sum_of(const Op& op) const { return sums_.at(operands(op)[0]); }
+
+  static bool has_rows(const TensorType& type) {
+    return !std::ranges::all_of(type.shape, &Size::is_constant);
+  }
+
+  void find_sums() {
+    for (const Input& input : source_.inputs)
+      if (input.kind == InputKind::kBatch || input.kind == InputKind::kScalar ||
+          input.kind == InputKind::kBuffer)
+        known_inputs_.insert(input.value);
     for (const Op& op : source_.ops) {
-      // A stage may have the backward op only.
-      if (!op.name.starts_with("medley.mean_loss")) continue;
-      const ValueId weight = operands(op)[1];
-      if (std::optional<std::set<OpId>> ops = batch_only_ancestors(weight)) {
-        needed.insert(ops->begin(), ops->end());
-        weights.insert(weight);
-      } else {
-        prepared_.weights_in_prologue = false;
+      // A stage may have the backward op of a mean only.
+      const bool mean = op.name.starts_with("medley.mean_loss");
+      if (!mean && op.name != kStepSum) continue;
+      const ValueId value = operands(op)[mean ? 1 : 0];
+      const std::optional<Summed> found = summed(value);
+      MEDLEY_CHECK(found || mean);
+      if (found && (found->rows || !mean)) sums_[value] = *found;
+    }
+  }
+
+  void move_sums_to_prologues() {
+    find_sums();
+    int count = 0;
+    for (int prologue = 0; prologue < kPrologues; ++prologue) {
+      std::set<OpId> needed;
+      for (const auto& [value, sum] : sums_)
+        if (sum.prologue == prologue) needed.insert(sum.ops.begin(), sum.ops.end());
+      std::map<ValueId, ValueId> clones;
+      for (OpId id : needed) clone(id, static_cast<Phase>(prologue), clones);
+      for (const auto& [value, sum] : sums_) {
+        if (sum.prologue != prologue) continue;
+        const ValueId term = clones.contains(value) ? clones.at(value) : value;
+        totals_[value] =
+            accumulate(term, static_cast<Phase>(prologue), fmt::format("weight.{}", count++));
+        prepared_.weights.push_back(name_of(value));
       }
     }
-    std::map<ValueId, ValueId> clones;
-    for (OpId id : needed) {
-      Op op = source_.ops[at(id)];
-      std::vector<TensorType> types;
-      for (ValueId result : op.results)
-        types.push_back(result == kNone ? TensorType{} : source_.values[at(result)].type);
-      const std::vector<ValueId> results = op.results;
-      op.results.clear();
-      op.phase = Phase::kPrologue;
-      for_each_operand(op, [&](ValueId& value) {
-        if (auto found = clones.find(value); found != clones.end()) value = found->second;
-      });
-      const std::vector<ValueId> fresh = append(std::move(op), types, names_[at(id)]);
-      for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
-    }
-    int count = 0;
-    for (ValueId weight : weights) {
-      const ValueId clone = clones.contains(weight) ? clones.at(weight) : weight;
-      weights_[weight] = accumulate(clone, Phase::kPrologue, fmt::format("weight.{}", count++));
-      prepared_.weights.push_back(name_of(weight));
-    }
+    for (const Op& op : source_.ops)
+      if (op.name == kStepSum) replaced_[op.results[0]] = totals_.at(operands(op)[0]);
+  }
+
+  void clone(OpId id, Phase phase, std::map<ValueId, ValueId>& clones) {
+    Op op = source_.ops[at(id)];
+    std::vector<TensorType> types;
+    for (ValueId result : op.results)
+      types.push_back(result == kNone ? TensorType{} : source_.values[at(result)].type);
+    const std::vector<ValueId> results = op.results, values = operands(op);
+    op.results.clear();
+    op.phase = phase;
+    for_each_operand(op, [&](ValueId& value) {
+      const OpId producer = source_.values[at(value)].producer;
+      if (is_weight(op, 1) && value == values[1] && totals_.contains(value))
+        value = totals_.at(value);
+      else if (auto found = clones.find(value); found != clones.end())
+        value = found->second;
+      else if (producer != kNone && source_.ops[at(producer)].name == kStepSum)
+        value = totals_.at(operands(source_.ops[at(producer)])[0]);
+    });
+    const std::vector<ValueId> fresh = append(std::move(op), types, names_[at(id)]);
+    for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
   }
 
   std::string name_of(ValueId value) const {
@@ -141,12 +191,12 @@ class Preparer {
     return fmt::format("{}.{}", names_[at(made.producer)], made.result);
   }
 
-  // The weight of a mean loss is that of the whole step; a chain of views of a parameter is done
-  // again in the backward phase, so that a parameter gathered for the forward phase need not be
-  // kept.
+  // Sums are those of the whole step; a chain of views of a parameter is done again in the backward
+  // phase, so that a parameter gathered for the forward phase need not be kept.
   ValueId replacement(const Op& user, ValueId value) {
+    if (auto found = replaced_.find(value); found != replaced_.end()) return found->second;
     if (user.name.starts_with("medley.mean_loss"))
-      if (auto found = weights_.find(value); found != weights_.end() && value == operands(user)[1])
+      if (auto found = totals_.find(value); found != totals_.end() && value == operands(user)[1])
         return found->second;
     return user.phase == Phase::kBackward ? view_in_backward(value) : value;
   }
@@ -187,12 +237,14 @@ class Preparer {
   void accumulate_outputs() {
     for (const Output& output : source_.outputs) {
       Output copy = output;
+      if (auto found = replaced_.find(output.value); found != replaced_.end())
+        copy.value = found->second;
       if (output.kind == OutputKind::kLoss)
-        copy.value = accumulate(output.value, Phase::kForward, "loss");
+        copy.value = accumulate(copy.value, Phase::kForward, "loss");
       if (output.kind == OutputKind::kMetric)
-        copy.value = accumulate(output.value, Phase::kForward, output.name);
+        copy.value = accumulate(copy.value, Phase::kForward, output.name);
       if (output.kind == OutputKind::kGradient)
-        copy.value = accumulate(output.value, Phase::kBackward, output.name);
+        copy.value = accumulate(copy.value, Phase::kBackward, output.name);
       graph().outputs.push_back(copy);
     }
     reorder(in_phases());
@@ -215,9 +267,9 @@ class Preparer {
       follows[i] = true;
     }
     std::vector<size_t> order;
-    for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward})
+    for (int phase = 0; phase < static_cast<int>(Phase::kUpdate); ++phase)
       for (size_t i = 0; i < ops.size(); ++i) {
-        if (ops[i].phase != phase || follows[i]) continue;
+        if (static_cast<int>(ops[i].phase) != phase || follows[i]) continue;
         order.push_back(i);
         order.insert(order.end(), behind[i].begin(), behind[i].end());
       }
@@ -469,8 +521,11 @@ class Preparer {
   const std::vector<std::string>& names_;  // of the source's ops
   Prepared prepared_;
   ValueId loss_scale_ = kNone, squares_ = kNone;
-  std::map<ValueId, ValueId> weights_;  // weight -> its sum over the step
-  std::map<ValueId, ValueId> views_;    // view of a parameter -> the same in the backward phase
+  std::set<ValueId> known_inputs_;       // that a step leaves alone
+  std::map<ValueId, Summed> sums_;       // by what is summed over the step
+  std::map<ValueId, ValueId> totals_;    // the same -> its sum
+  std::map<ValueId, ValueId> replaced_;  // result of a kStepSum -> the sum
+  std::map<ValueId, ValueId> views_;     // view of a parameter -> the same in the backward phase
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
-// What happens to a graph before anything is sharded: the loss weights move to a prologue,
-// gradients and the loss are accumulated over micro-batches, and the optimizer's update is
-// appended. Knows nothing of devices or plans.
+// What happens to a graph before anything is sharded: sums over the step that need no parameters
+// (weights of losses, and kStepSum) move to prologues, gradients and the loss are accumulated over
+// micro-batches, and the optimizer's update is appended. Knows nothing of devices or plans.
 
 #include <map>
 #include <set>
@@ -28,9 +28,8 @@ struct Prepared {
   std::vector<std::string> names;  // [op] stable name in the graph given; "update/<parameter>" and
                                    // "accumulate/<output>" for what is added
   ValueId gradient_norm = kNone;
-  std::vector<std::string> weights;  // of losses: "accumulate/weight.<i>" sums what has this name
-  bool weights_in_prologue =
-      true;  // false: a weight depends on parameters, so several micro-batches would not be exact
+  std::vector<std::string> weights;  // sums over the step: "accumulate/weight.<i>" is that of what
+                                     // has this name
   // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
   // Empty: none does.
   std::vector<bool> recomputed;

@@ -15,6 +15,14 @@ const char* name(FunctionKind kind) {
       return "prologue";
     case FunctionKind::kPrologueLast:
       return "prologue_last";
+    case FunctionKind::kPrologue2:
+      return "prologue2";
+    case FunctionKind::kPrologue2Last:
+      return "prologue2_last";
+    case FunctionKind::kPrologue3:
+      return "prologue3";
+    case FunctionKind::kPrologue3Last:
+      return "prologue3_last";
     case FunctionKind::kForward:
       return "forward";
     case FunctionKind::kBackward:

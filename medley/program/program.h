@@ -100,16 +100,23 @@ struct Assign {
   bool operator==(const Assign&) const = default;
 };
 
-// The last micro-batch's prologue and backward also send: the loss weights, and the gradients as
-// they are ready.
+// The last micro-batch's prologues and backward also send: sums over the step, and the gradients as
+// they are ready. All micro-batches run one prologue before any runs the next.
 enum class FunctionKind : uint8_t {
   kPrologue,
   kPrologueLast,
+  kPrologue2,
+  kPrologue2Last,
+  kPrologue3,
+  kPrologue3Last,
   kForward,
   kBackward,
   kBackwardLast,
   kUpdate
 };
+inline constexpr FunctionKind prologue_kind(int number, bool last) {
+  return static_cast<FunctionKind>(2 * number + (last ? 1 : 0));
+}
 struct Function {
   FunctionKind kind;
   std::vector<Step> steps;

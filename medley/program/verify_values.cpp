@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "medley/base/at.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/calls.h"
 #include "medley/program/verify_parts.h"
 #include "medley/program/weave.h"
@@ -237,7 +238,8 @@ class ValueVerifier {
         refuse_program(place, "found a second function of its kind, expected one");
       check_who_assigns(function, place);
     }
-    check_variants(FunctionKind::kPrologue, FunctionKind::kPrologueLast);
+    for (int k = 0; k < kPrologues; ++k)
+      check_variants(prologue_kind(k, false), prologue_kind(k, true));
     check_variants(FunctionKind::kBackward, FunctionKind::kBackwardLast);
     check_calls();
     verify_weave(stage_, stage_name(number_));
@@ -259,9 +261,9 @@ class ValueVerifier {
 
   static int phase(FunctionKind kind) {
     using enum FunctionKind;
-    if (kind == kUpdate) return 3;
-    if (kind == kForward) return 1;
-    return kind < kForward ? 0 : 2;
+    if (kind < kForward) return static_cast<int>(kind) / 2;
+    if (kind == kForward) return kPrologues;
+    return kPrologues + (kind == kUpdate ? 2 : 1);
   }
   [[noreturn]] void refuse(const Call& call, const std::string& what) const {
     refuse_program(fmt::format("{}: {}", stage_name(number_), to_string(call)), what);
@@ -311,7 +313,7 @@ class ValueVerifier {
     };
     if (item.kind == FlatItem::Kind::kOp) {
       const Op& op = stage_.graph.ops[at(item.index)];
-      return !op.name.starts_with("medley.accumulate") && step(op.results);
+      return !accumulates(op) && step(op.results);
     }
     const Communication& communication = stage_.communications[at(item.index)];
     return step(item.kind == FlatItem::Kind::kPost ? communication.inputs : communication.outputs);
@@ -325,8 +327,9 @@ class ValueVerifier {
                        stage_.communications[at(item.index)].name);
   }
 
-  // Every micro-batch runs prologue, forward and backward once, each of them in the order of
-  // micro-batches; all prologues come first; the last variants come last; the update ends the step.
+  // Every micro-batch runs prologues, forward and backward once, each of them in the order of
+  // micro-batches; all prologues come first, one kind after the other; the last variants come last;
+  // the update ends the step.
   void check_calls() const {
     using enum FunctionKind;
     const auto microbatches = static_cast<int>(stage_.tables.size());
@@ -335,8 +338,11 @@ class ValueVerifier {
       int next = 0;
       bool ended = false;
     };
-    std::vector<Kind> kinds{
-        {kPrologue, kPrologueLast}, {kForward, kForward}, {kBackward, kBackwardLast}};
+    std::vector<Kind> kinds;
+    for (int k = 0; k < kPrologues; ++k)
+      kinds.push_back({prologue_kind(k, false), prologue_kind(k, true)});
+    kinds.push_back({kForward, kForward});
+    kinds.push_back({kBackward, kBackwardLast});
     bool updated = false;
     for (const Call& call : stage_.calls) {
       if (!summaries_.contains(call.function)) refuse(call, "the stage has no such function");
@@ -360,7 +366,7 @@ class ValueVerifier {
         refuse(call, "found one more micro-batch than there are tables");
       for (size_t before = 0; before < place; ++before)
         if (exists(kinds[before].each, kinds[before].last) &&
-            (before == 0 ? !kinds[before].ended : kinds[before].next < kind.next))
+            (before < kPrologues ? !kinds[before].ended : kinds[before].next < kind.next))
           refuse(call, fmt::format("found before {}", function_name(kinds[before].each)));
     }
     for (const Kind& kind : kinds)

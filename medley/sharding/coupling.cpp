@@ -3,37 +3,69 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "medley/base/at.h"
+#include "medley/graph/rewrite.h"
+#include "medley/graph/verify.h"
 #include "medley/sharding/choice.h"
 
 namespace medley {
 namespace {
 
+// kConstant: of a number that is added, in the place of the second operand.
+enum class Repair : uint8_t { kNone, kSum, kShare, kConstant, kImpossible };
+
 // Every value is free of the batch (R), one row after another (S) or a sum over rows (P).
 // Micro-batches are exact iff every op can keep to these without a reduction and without adding
-// something free of the batch to a sum, which would be added once a micro-batch.
+// something free of the batch to a sum, which would be added once a micro-batch. Where an op
+// cannot, operands may be repaired: P becomes R where it needs no parameters, R becomes P.
 class RowAnalysis {
  public:
-  RowAnalysis(const Graph& graph, const Factors& factors)
-      : graph_(graph), factors_(factors), states_(graph.values.size()) {}
+  RowAnalysis(const Graph& graph, const Factors& factors, bool may_repair)
+      : graph_(graph),
+        factors_(factors),
+        may_repair_(may_repair),
+        states_(graph.values.size()),
+        known_(graph.values.size()),
+        prologues_(graph.values.size()) {}
 
+  // Returns "", or why rows meet. Of an analysis that repairs, what is behind that is not repaired.
   std::string run() {
-    for (const Input& input : graph_.inputs) states_[at(input.value)] = batch_state(input.value);
+    mark_inputs();
     for (size_t i = 0; i < graph_.ops.size(); ++i)
       if (!step(static_cast<OpId>(i))) return refusal(i);
-    for (const Output& output : graph_.outputs) {
-      const AxisState& state = states_[at(output.value)];
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const Output& output = graph_.outputs[i];
       const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
                        output.kind == OutputKind::kGradient;
-      if (state.holding != (sum ? Holding::kPartialSum : Holding::kReplicated) &&
-          !is_zero(output.value))
+      if (is_zero(output.value)) continue;
+      const Repair repair = repair_to(output.value, sum ? partial_sum() : replicated());
+      if (repair == Repair::kImpossible || (repair != Repair::kNone && !may_repair_))
         return "rows meet in output " + output.name;
+      if (repair != Repair::kNone) output_repairs[i] = repair;
     }
     return "";
   }
 
+  std::map<std::pair<OpId, size_t>, Repair> repairs;  // by op and operand
+  std::map<size_t, Repair> output_repairs;            // by output
+
  private:
+  void mark_inputs() {
+    std::set<std::string> changing;
+    for (const Output& output : graph_.outputs)
+      if (output.kind == OutputKind::kBuffer) changing.insert(output.name);
+    for (const Input& input : graph_.inputs) {
+      states_[at(input.value)] = batch_state(input.value);
+      known_[at(input.value)] =
+          input.kind == InputKind::kBatch || input.kind == InputKind::kScalar ||
+          (input.kind == InputKind::kBuffer && !changing.contains(input.name));
+    }
+  }
+
   std::string refusal(size_t op) const {
     const std::string name = stable_names(graph_)[op];
     if (factors_.instances[op]) return "rows meet in " + name;
@@ -60,63 +92,242 @@ class RowAnalysis {
     return producer != kNone && graph_.ops[at(producer)].name.find("zeros") != std::string::npos;
   }
 
-  bool fits(OpId op, const Choice& choice) const {
+  // Whether prologues can give the sum of the value over the step.
+  bool may_sum(ValueId value) const {
+    return known_[at(value)] && prologues_[at(value)] < kPrologues && !has_rows(value);
+  }
+
+  bool has_rows(ValueId value) const { return batch_state(value) != replicated(); }
+
+  Repair repair_to(ValueId value, const AxisState& wanted) const {
+    const AxisState& state = states_[at(value)];
+    if (state == wanted) return Repair::kNone;
+    if (state == partial_sum() && wanted == replicated() && may_sum(value)) return Repair::kSum;
+    if (state == replicated() && wanted == partial_sum() &&
+        is_floating(type_of(graph_, value).dtype))
+      return Repair::kShare;
+    return Repair::kImpossible;
+  }
+
+  // Returns what each operand needs, so that the op can be computed like this; nothing if it
+  // cannot.
+  std::optional<std::vector<Repair>> fit(OpId op, const Choice& choice, bool repaired) const {
     const std::vector<ValueId> values = operands(graph_.ops[at(op)]);
     const std::vector<AxisState> wanted = operand_states(graph_, factors_, op, choice);
+    std::vector<Repair> all(values.size(), Repair::kNone);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == kNone) continue;
-      // The weight of a mean is summed over all micro-batches before the first forward.
-      const bool weight = graph_.ops[at(op)].name.starts_with("medley.mean_loss") && i == 1;
-      if (!weight && states_[at(values[i])] != wanted[i]) return false;
+      if (values[i] == kNone || is_weight(op, i)) continue;
+      all[i] = repair_to(values[i], wanted[i]);
+      if (all[i] == Repair::kImpossible || (all[i] != Repair::kNone && !repaired))
+        return std::nullopt;
     }
-    return true;
+    return all;
+  }
+
+  // Whether the operand is the weight of a mean, which is summed over all micro-batches before the
+  // first forward pass.
+  bool is_weight(OpId op, size_t operand) const {
+    const ValueId value = operands(graph_.ops[at(op)])[operand];
+    return operand == 1 && graph_.ops[at(op)].name.starts_with("medley.mean_loss") &&
+           may_sum(value) && states_[at(value)] == partial_sum();
   }
 
   bool step(OpId id) {
     const Op& op = graph_.ops[at(id)];
-    for (ValueId value : op.results)
-      if (value != kNone && !num_batch_factors_ok(value)) return false;
-    const std::optional<Choice> choice = find_choice(id);
-    if (!choice) return false;
-    const std::vector<AxisState> results = result_states(graph_, factors_, id, *choice);
-    for (size_t i = 0; i < op.results.size(); ++i)
-      if (op.results[i] != kNone) states_[at(op.results[i])] = results[i];
+    const std::vector<ValueId> values = operands(op);
+    const bool known = std::ranges::all_of(
+        values, [&](ValueId value) { return value == kNone || known_[at(value)]; });
+    for (ValueId value : op.results) {
+      if (value == kNone) continue;
+      if (!num_batch_factors_ok(value)) return false;
+      known_[at(value)] = known;
+    }
+    if (op.name == kStepSum || op.name == kStepShare) {
+      const bool sum = op.name == kStepSum;
+      set_results(id, {sum ? replicated() : partial_sum()});
+      if (sum) ++prologues_[at(op.results[0])];
+      return states_[at(values[0])] == (sum ? partial_sum() : replicated()) &&
+             (!sum || may_sum(values[0]));
+    }
+    std::optional<Choice> choice = find_choice(id, false);
+    if (may_repair_ && (!choice || spreads(id, *choice)))
+      if (const std::optional<Choice> repaired = find_choice(id, true);
+          repaired && !spreads(id, *repaired))
+        choice = repaired;
+    if (!choice) return may_repair_ && add_constant(id);
+    const std::vector<Repair> needed = *fit(id, *choice, may_repair_);
+    for (size_t i = 0; i < needed.size(); ++i)
+      if (needed[i] != Repair::kNone) repairs[{id, i}] = needed[i];
+    set_results(id, result_states(graph_, factors_, id, *choice));
     return true;
   }
 
-  std::optional<Choice> find_choice(OpId id) const {
+  // Whether a sum over rows would become one for each row.
+  bool spreads(OpId id, const Choice& choice) const {
+    const Op& op = graph_.ops[at(id)];
+    const std::vector<AxisState> states = result_states(graph_, factors_, id, choice);
+    for (size_t i = 0; i < op.results.size(); ++i)
+      if (op.results[i] != kNone && states[i] == partial_sum() && has_rows(op.results[i]))
+        return true;
+    return false;
+  }
+
+  // A sum over rows and a number: each micro-batch adds its share of the number.
+  bool add_constant(OpId id) {
+    const Op& op = graph_.ops[at(id)];
+    if (op.name != "aten.add.Tensor" && op.name != "aten.sub.Tensor" &&
+        op.name != "aten.rsub.Scalar")
+      return false;
+    const std::vector<ValueId> values = operands(op);
+    if (values.size() != 1 || states_[at(values[0])] != partial_sum() ||
+        !is_floating(type_of(graph_, op.results[0]).dtype))
+      return false;
+    repairs[{id, 1}] = Repair::kConstant;
+    set_results(id, {partial_sum()});
+    return true;
+  }
+
+  void set_results(OpId id, const std::vector<AxisState>& states) {
+    const Op& op = graph_.ops[at(id)];
+    const std::vector<ValueId> values = operands(op);
+    int prologues = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == kNone) continue;
+      const auto found = repairs.find({id, i});
+      const bool sum =
+          is_weight(id, i) || (found != repairs.end() && found->second == Repair::kSum);
+      prologues = std::max(prologues, prologues_[at(values[i])] + (sum ? 1 : 0));
+    }
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      if (op.results[i] == kNone) continue;
+      states_[at(op.results[i])] = states[i];
+      prologues_[at(op.results[i])] = prologues;
+    }
+  }
+
+  std::optional<Choice> find_choice(OpId id, bool repaired) const {
     const Op& op = graph_.ops[at(id)];
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (op.results[i] == kNone) continue;
       const std::optional<Choice> cut =
           cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_state(op.results[i]));
-      if (cut && fits(id, *cut)) return cut;
+      if (cut && fit(id, *cut, repaired)) return cut;
     }
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
       const std::optional<Choice> cut =
           cut_for_operand(graph_, factors_, id, static_cast<int>(i), states_[at(values[i])]);
-      if (cut && fits(id, *cut)) return cut;
+      if (cut && fit(id, *cut, repaired)) return cut;
     }
-    if (fits(id, Choice{})) return Choice{};
+    if (fit(id, Choice{}, repaired)) return Choice{};
     const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     for (int group = 0; instance && group < static_cast<int>(instance->linear.size()); ++group) {
       const Choice linear{ChoiceKind::kLinear, {}, -1, group};
-      if (fits(id, linear)) return linear;
+      if (fit(id, linear, repaired)) return linear;
     }
     return std::nullopt;
   }
 
   const Graph& graph_;
   const Factors& factors_;
+  const bool may_repair_;
   std::vector<AxisState> states_;
+  std::vector<bool> known_;     // [value] needs batch, constants and what a step leaves alone only
+  std::vector<int> prologues_;  // [value] after so many it is known, if it is
+};
+
+// Writes the repairs that an analysis has found into a copy of the graph.
+class Repairer {
+ public:
+  Repairer(const Graph& graph, const RowAnalysis& analysis)
+      : graph_(graph), analysis_(analysis), rewrite_(graph) {}
+
+  Graph run() {
+    bool forward = true;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = graph_.ops[i];
+      if (std::exchange(forward, op.phase == Phase::kForward) && !forward) repair_outputs(false);
+      Op changed = rewrite_.translate(op);
+      size_t operand = 0;
+      const std::vector<ValueId> values = operands(op);
+      for_each_operand(changed, [&](ValueId& value) {
+        while (values[operand] == kNone) ++operand;
+        const auto found = analysis_.repairs.find({static_cast<OpId>(i), operand});
+        if (found != analysis_.repairs.end())
+          value = repaired(values[operand], found->second, op.phase);
+        ++operand;
+      });
+      const auto constant = analysis_.repairs.find({static_cast<OpId>(i), 1});
+      if (constant != analysis_.repairs.end() && constant->second == Repair::kConstant)
+        add_share(changed);
+      rewrite_.keep(std::move(changed));
+    }
+    if (forward) repair_outputs(false);
+    repair_outputs(true);
+    Graph result = rewrite_.finish();
+    for (const auto& [output, value] : outputs_) result.outputs[output].value = value;
+    return result;
+  }
+
+ private:
+  // Of an op that adds a number.
+  void add_share(Op& op) {
+    const TensorType number{type_of(graph_, op.results[0]).dtype, {}};
+    const ValueId all = rewrite_.emit_full(op, op.arguments[1], number);
+    op.arguments[1] = ValueArgument{
+        rewrite_.emit(op, kStepShare, {ValueArgument{all}, Size::of(0), Size::of(0)}, number)};
+    if (op.name != "aten.rsub.Scalar") return;
+    op.name = "aten.sub.Tensor";
+    std::swap(op.arguments[0], op.arguments[1]);
+  }
+
+  void repair_outputs(bool gradients) {
+    for (const auto& [output, repair] : analysis_.output_repairs)
+      if ((graph_.outputs[output].kind == OutputKind::kGradient) == gradients)
+        outputs_[output] = repaired(
+            graph_.outputs[output].value, repair, gradients ? Phase::kBackward : Phase::kForward);
+  }
+
+  ValueId repaired(ValueId value, Repair repair, Phase phase) {
+    const auto [found, is_new] = made_.try_emplace({value, repair, phase}, kNone);
+    if (is_new) {
+      const Op* maker = producer_of(graph_, value);
+      Op place = maker ? *maker : Op{};
+      place.phase = phase;
+      const ValueId now = rewrite_.now(value);
+      found->second =
+          repair == Repair::kSum
+              ? rewrite_.emit(place, kStepSum, {ValueArgument{now}}, type_of(graph_, value))
+              : rewrite_.emit(place,
+                              kStepShare,
+                              {ValueArgument{now}, Size::of(0), Size::of(0)},
+                              type_of(graph_, value));
+    }
+    return found->second;
+  }
+
+  const Graph& graph_;
+  const RowAnalysis& analysis_;
+  Rewrite rewrite_;
+  std::map<std::tuple<ValueId, Repair, Phase>, ValueId> made_;
+  std::map<size_t, ValueId> outputs_;
 };
 
 }  // namespace
 
 std::string row_coupling(const Graph& graph, const Factors& factors) {
-  return RowAnalysis(graph, factors).run();
+  return RowAnalysis(graph, factors, false).run();
+}
+
+Graph with_step_sums(const Graph& graph) {
+  const Factors factors = factorize(graph);
+  RowAnalysis analysis(graph, factors, true);
+  analysis.run();
+  if (analysis.repairs.empty() && analysis.output_repairs.empty()) return graph;
+  Graph result = Repairer(graph, analysis).run();
+  verify(result);
+  return result;
 }
 
 }  // namespace medley

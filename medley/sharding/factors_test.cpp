@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "medley/graph/text.h"
 #include "medley/sharding/choice.h"
 #include "medley/sharding/coupling.h"
@@ -145,6 +147,68 @@ TEST(RowCoupling, PenaltyCouples) {
 output loss %4
 )");
   EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /add#0");
+}
+
+// Returns the ops of the graph with its sums over the step, without types and phases.
+std::vector<std::string> with_sums(const std::string& text) {
+  const Graph graph = with_step_sums(graph_of(text));
+  std::vector<std::string> lines;
+  std::istringstream all(print(graph));
+  for (std::string line; std::getline(all, line);)
+    if (line.find(" @") != std::string::npos || line.starts_with("output"))
+      lines.push_back(line.substr(0, line.find(" : ")));
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "");
+  return lines;
+}
+
+TEST(StepSums, AFunctionOfASumThatNeedsNoParametersReadsTheStep) {
+  EXPECT_EQ(with_sums(R"(%0 = parameter "w" : f32[4]
+%1 = batch "x" : f32[b, 4]
+%2 = batch "k" : f32[b]
+%3 = aten.mul.Tensor(%1, %0) : f32[b, 4] @forward ""
+%4 = aten.sum.default(%3, none) : f32[] @forward ""
+%5 = aten.sum.default(%2, none) : f32[] @forward ""
+%6 = aten.clamp.default(%5, 1, none) : f32[] @forward ""
+%7 = aten.div.Tensor(%4, %6) : f32[] @forward ""
+output loss %7
+)"),
+            (std::vector<std::string>{"%3 = aten.mul.Tensor(%1, %0)",
+                                      "%4 = aten.sum.default(%3, none)",
+                                      "%5 = aten.sum.default(%2, none)",
+                                      "%6 = medley.step_sum.default(%5)",
+                                      "%7 = aten.clamp.default(%6, 1, none)",
+                                      "%8 = aten.div.Tensor(%4, %7)",
+                                      "output loss %8"}));
+}
+
+TEST(StepSums, APenaltyCountsByTheRows) {
+  EXPECT_EQ(with_sums(R"(%0 = parameter "w" : f32[4]
+%1 = batch "x" : f32[b, 4]
+%2 = aten.mul.Tensor(%1, %0) : f32[b, 4] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+%4 = aten.sum.default(%0, none) : f32[] @forward ""
+%5 = aten.add.Tensor(%3, %4, 1) : f32[] @forward ""
+output loss %5
+)"),
+            (std::vector<std::string>{"%2 = aten.mul.Tensor(%1, %0)",
+                                      "%3 = aten.sum.default(%2, none)",
+                                      "%4 = aten.sum.default(%0, none)",
+                                      "%5 = medley.step_share.default(%4, b, b)",
+                                      "%6 = aten.add.Tensor(%3, %5, 1)",
+                                      "output loss %6"}));
+}
+
+// What is not linear in a sum that depends on parameters stays where it is.
+TEST(StepSums, ARootOfASumOfParametersCouples) {
+  const Graph graph = graph_of(R"(%0 = parameter "w" : f32[4]
+%1 = batch "x" : f32[b, 4]
+%2 = aten.mul.Tensor(%1, %0) : f32[b, 4] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+%4 = aten.sqrt.default(%3) : f32[] @forward ""
+output loss %4
+)");
+  EXPECT_EQ(with_step_sums(graph), graph);
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /sqrt#0");
 }
 
 }  // namespace

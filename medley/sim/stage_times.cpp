@@ -88,8 +88,11 @@ class Walk {
 FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, int device) {
   Walk walk(stage, costs, device);
   FunctionTimes times;
-  times.prologue = walk.take(FunctionKind::kPrologue);
-  const Nanoseconds last_prologue = walk.take(FunctionKind::kPrologueLast);
+  Nanoseconds last_prologue;
+  for (int k = 0; k < kPrologues; ++k) {
+    times.prologue += walk.take(prologue_kind(k, false));
+    last_prologue += walk.take(prologue_kind(k, true));
+  }
   if (stage.tables.size() == 1) times.prologue = last_prologue;
   times.update = last_prologue - times.prologue;
   times.forward = walk.take(FunctionKind::kForward);

@@ -16,9 +16,10 @@
 //   computed again in every stage that reads it, rather than sent
 //                   - what depends on batch tensors, scalars and constants only, or on parameters
 //                     and constants only, and has at most 16 flops per byte that it makes: masks,
-//                     positions, loss weights, casts and tables of parameters. Sending costs these
+//                     positions, casts and tables of parameters. Sending costs these
 //                     bytes on a link, computing about as many in memory, for which a device has
 //                     ten to a thousand times the speed;
+//                   - what sums over the step are made of: weights of losses;
 //                   - views that are not smaller than what they are views of, which is sent.
 //   parameter of several stages (tied weights)
 //                   each stage that reads it holds it. If it is trained, the additions that make

@@ -27,7 +27,8 @@ class Placer {
         readers_(graph.values.size()),
         parameters_(graph.values.size()),
         outputs_(graph.values.size()),
-        parameter_only_(graph.ops.size()) {
+        parameter_only_(graph.ops.size()),
+        summed_(graph.ops.size()) {
     result_.presence.assign(graph.ops.size(), Presence::kOnce);
     result_.position.assign(graph.ops.size(), kNone);
     result_.last_read.assign(graph.values.size(), kNone);
@@ -38,6 +39,7 @@ class Placer {
   Positions run() {
     note_readers();
     mark_inputs();
+    mark_summed();
     for (size_t i = 0; i < graph_.ops.size(); ++i) classify(static_cast<OpId>(i));
     find_last_readers();
     find_uses();
@@ -94,6 +96,18 @@ class Placer {
     }
   }
 
+  // What a sum over the step is computed from: it is known before any stage begins.
+  void mark_summed() {
+    for (size_t i = graph_.ops.size(); i-- > 0;) {
+      const bool mean = graph_.ops[i].name.starts_with("medley.mean_loss");
+      summed_[i] = summed_[i] || graph_.ops[i].name == kStepSum;
+      const std::vector<ValueId> values = operands(graph_.ops[i]);
+      for (size_t k = 0; k < values.size(); ++k)
+        if ((summed_[i] || (mean && k == 1)) && values[k] != kNone && producer(values[k]) != kNone)
+          summed_[at(producer(values[k]))] = true;
+    }
+  }
+
   void classify(OpId id) {
     Depends depends;
     for (ValueId value : operands(op(id))) {
@@ -104,7 +118,8 @@ class Placer {
       depends.once |= depends_[at(value)].once;
       parameters_of(value);
     }
-    const bool again = !depends.once && !(depends.batch && depends.parameter) && is_cheap(op(id));
+    const bool again = !depends.once && !(depends.batch && depends.parameter) &&
+                       (summed_[at(id)] || is_cheap(op(id)));
     const ValueId of = again ? kNone : viewed(op(id));
     depends.once = !again;
     for (ValueId value : op(id).results) {
@@ -353,6 +368,7 @@ class Placer {
   std::vector<OpId> forward_;         // computed once
   std::map<ValueId, ValueId> tied_;   // values that sums of gradients pass -> parameter
   std::vector<bool> parameter_only_;  // [op]
+  std::vector<bool> summed_;          // [op]
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ struct Request {
   // Of so many nodes, 0 or 1, any may be lost and the state of the run is still there: what a plan
   // needs for that is counted.
   int survive = 0;
+  bool loss_over_microbatches = false;  // as of a Plan; requires `microbatches`
   // The step time to beat: strategies may leave out plans that take as long or longer.
   std::optional<Nanoseconds> faster_than{};
   // A plan that is shown to be at most this share of its step longer than the best of those

@@ -316,7 +316,8 @@ void SpmdProblem::connect_value(ValueId value,
                                 bool input) {
   const std::vector<Reader>& readers = readers_[at(value)];
   if (!input) return connect_group(value, producer, from, readers);
-  for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
+  for (int number = 0; number <= static_cast<int>(Phase::kUpdate); ++number) {
+    const auto phase = static_cast<Phase>(number);
     std::vector<Reader> group;
     for (const Reader& reader : readers)
       if (reader.phase == phase) group.push_back(reader);

@@ -115,12 +115,16 @@ class Runner {
     at::Tensor gradient = slots_.take(accumulate.gradient);
     if (gradient.scalar_type() != accumulate.type) gradient = gradient.to(accumulate.type);
     at::Tensor& sum = slots_[accumulate.sum];
-    if (!sum.defined())
+    const int64_t count = accumulate.count;
+    const at::Scalar share = count == 1 ? at::Scalar(1) : at::Scalar(1.0 / double(count));
+    if (!sum.defined() && count > 1)
+      sum = is_unique(gradient) ? gradient.mul_(share) : gradient.mul(share);
+    else if (!sum.defined())
       sum = std::move(gradient);
     else if (is_unique(sum))
-      sum.add_(gradient);
+      sum.add_(gradient, share);
     else
-      sum = sum.add(gradient);
+      sum = sum.add(gradient, share);
   }
 
   void operator()(const JoinedUpdate& joined) {

@@ -84,6 +84,7 @@ struct Accumulate {
   Operand gradient;
   Slot sum;
   c10::ScalarType type;
+  int64_t count = 1;  // by which gradients are divided
 };
 
 // The update of several parameters at once. Absent operands and results have no value.

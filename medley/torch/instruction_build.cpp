@@ -176,9 +176,12 @@ class Builder {
   }
 
   decltype(Instruction::work) build(const Op& op) {
-    if (op.name == "medley.accumulate.default") {
+    if (accumulates(op)) {
       const Operand gradient = operand(op.arguments[0]);
-      return Accumulate{gradient, slot(op.results[0]), to_scalar_type(type(op.results[0]).dtype)};
+      const int64_t count =
+          op.arguments.size() == 1 ? 1 : evaluate(std::get<Size>(op.arguments[1]), symbols_);
+      return Accumulate{
+          gradient, slot(op.results[0]), to_scalar_type(type(op.results[0]).dtype), count};
     }
     const EmptyRule rule = empty_rule(graph_, op, symbols_);
     if (std::holds_alternative<FirstOperand>(rule) || is_no_cast(op)) {

@@ -132,6 +132,9 @@ at::Tensor add_n(at::TensorList terms);
 std::tuple<at::Tensor, at::Tensor> clip_scale(const at::Tensor& sum_of_squares, double max_norm);
 at::Tensor scale_scalars(const at::Tensor& scalars, const at::Tensor& scale);
 at::Tensor accumulate(const at::Tensor& grad);
+at::Tensor accumulate_mean(const at::Tensor& grad, int64_t count);
+at::Tensor step_sum(const at::Tensor& x);
+at::Tensor step_share(const at::Tensor& x, int64_t rows, int64_t all);
 at::Tensor average(const at::Tensor& average,
                    const at::Tensor& updated,
                    const at::Tensor& scalars,

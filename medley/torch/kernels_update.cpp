@@ -96,6 +96,12 @@ Tensor average(const Tensor& average, const Tensor& updated, const Tensor& scala
 }
 
 Tensor accumulate(const Tensor& grad) { return grad.clone(); }
+Tensor accumulate_mean(const Tensor& grad, int64_t count) { return grad.div(count); }
+
+Tensor step_sum(const Tensor& x) { return x.clone(); }
+Tensor step_share(const Tensor& x, int64_t rows, int64_t all) {
+  return x.mul(static_cast<double>(rows) / static_cast<double>(all));
+}
 
 Tensor contract(const Tensor& x, const Tensor& w) {
   std::vector<int64_t> shape = x.sizes().vec();

@@ -65,6 +65,9 @@ void implement(torch::Library& library) {
   library.impl("clip_scale", clip_scale);
   library.impl("scale_scalars", scale_scalars);
   library.impl("accumulate", accumulate);
+  library.impl("accumulate_mean", accumulate_mean);
+  library.impl("step_sum", step_sum);
+  library.impl("step_share", step_share);
   library.impl("average", average);
   library.impl("loss_scale", same_gradient);
   library.impl("scale_loss", scale_loss);

@@ -8,7 +8,7 @@ import json
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medley import _core
 from medley.cluster import Cluster, load_cluster
@@ -29,6 +29,16 @@ class Explanation(str):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self)}</pre>"
+
+
+class Question(NamedTuple):
+    """What a planner is asked about a graph and a cluster; `microbatches`: 0 for as few as fit."""
+
+    strategy: str
+    rows: int
+    microbatches: int = 0
+    survive: int = 0
+    loss_over_microbatches: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +99,11 @@ class Plan:
         return int(self.to_dict().get("survive", 0))
 
     @property
+    def loss_over(self) -> str:
+        """What the loss of a step is over: "batch", or "microbatches", the mean of their losses."""
+        return str(self.to_dict().get("loss_over", "batch"))
+
+    @property
     def devices(self) -> list[str]:
         """Names of the devices, in the order of the ranks."""
         return [str(name) for stage in self._stages() for name in stage["mesh"]["devices"]]
@@ -112,6 +127,7 @@ def plan(
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: str | os.PathLike[str] | None = None,
     survive: int = 0,
+    loss_over: str = "batch",
 ) -> Plan:
     """Returns the fastest plan that fits, of those that `strategy` considers, by the times that
     the file `profile` has.
@@ -123,6 +139,10 @@ def plan(
     computed, as few as fit into memory if not given. The state of `optimizer` counts as memory.
     With `survive=1` the plan is chosen so that the state outlives the loss of any one node: where
     copies of it are needed for that, what they cost counts.
+
+    The loss of a step is that of the whole batch, however it is cut. With
+    `loss_over="microbatches"` it is the mean of the losses of `microbatches` parts, each a batch of
+    its own and of weight 1 / microbatches, as in a loop of PyTorch that accumulates gradients.
 
     Raises ValueError if no plan fits, saying what does not fit and by how much.
     """
@@ -150,9 +170,14 @@ def plan(
         )
     rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
 
+    if loss_over not in ("batch", "microbatches"):
+        raise ValueError(f'loss_over: found {loss_over!r}, expected "batch" or "microbatches"')
+    asked = Question(strategy, rows, parts, survive, loss_over == "microbatches")
+
     def find() -> bytes:
-        rule, times = as_optimizer(optimizer), measured(profile)
-        return find_plan(whole, machines, strategy, rows, parts, rule, times, survive).encode()
+        return find_plan(
+            whole, machines, asked, as_optimizer(optimizer), measured(profile)
+        ).encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
 
@@ -160,12 +185,9 @@ def plan(
 def find_plan(
     graph: Graph,
     cluster: Cluster,
-    strategy: str,
-    global_batch: int,
-    microbatches: int,
+    asked: Question,
     optimizer: Optimizer,
     times: tuple[str, str],
-    survive: int,
     devices: Sequence[str] = (),
 ) -> str:
     """Returns the text of the plan that plan() finds, in this process. `times`: of `measured`;
@@ -173,13 +195,14 @@ def find_plan(
     return _core.plan(
         graph.core,
         cluster,
-        strategy,
-        global_batch,
-        microbatches,
+        asked.strategy,
+        asked.rows,
+        asked.microbatches,
         optimizer.core(graph.core),
         *times,
         list(devices),
-        survive,
+        asked.survive,
+        asked.loss_over_microbatches,
     )
 
 

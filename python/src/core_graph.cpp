@@ -13,6 +13,7 @@
 #include "medley/graph/quote.h"
 #include "medley/graph/text.h"
 #include "medley/graph/verify.h"
+#include "medley/sharding/coupling.h"
 
 namespace nb = nanobind;
 
@@ -57,7 +58,7 @@ std::vector<std::string> parameter_names(const Graph& graph) {
 
 std::tuple<Graph, std::vector<Timed>> run_passes(const Graph& graph) {
   std::vector<medley::PassTime> times;
-  Graph result = medley::run_passes(graph, &times);
+  Graph result = medley::with_step_sums(medley::run_passes(graph, &times));
   std::vector<Timed> rows;
   for (const medley::PassTime& time : times)
     rows.emplace_back(time.name, time.nanoseconds, time.ops_before, time.ops_after);

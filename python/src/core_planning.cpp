@@ -36,7 +36,8 @@ std::string find_plan(const Graph& graph,
                       const std::string& profile,
                       const std::string& file,
                       const std::vector<std::string>& devices,
-                      int survive) {
+                      int survive,
+                      bool loss_over_microbatches) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
@@ -47,6 +48,7 @@ std::string find_plan(const Graph& graph,
                                                 .devices = devices,
                                                 .optimizer = optimizer,
                                                 .survive = survive,
+                                                .loss_over_microbatches = loss_over_microbatches,
                                                 .progress = check_signals});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
@@ -67,7 +69,8 @@ void init_planning(nb::module_& m) {
          const std::string& profile,
          const std::string& file,
          const std::vector<std::string>& devices,
-         int survive) {
+         int survive,
+         bool loss_over_microbatches) {
         return find_plan(graph,
                          cluster,
                          strategy,
@@ -77,7 +80,8 @@ void init_planning(nb::module_& m) {
                          profile,
                          file,
                          devices,
-                         survive);
+                         survive,
+                         loss_over_microbatches);
       },
       "graph"_a,
       "cluster"_a,
@@ -89,6 +93,7 @@ void init_planning(nb::module_& m) {
       "file"_a = "<profile>",
       "devices"_a = std::vector<std::string>(),
       "survive"_a = 0,
+      "loss_over_microbatches"_a = false,
       nb::call_guard<nb::gil_scoped_release>(),
       "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
       "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "

@@ -253,7 +253,7 @@ def plan_of(shape: Shape, graph: medley.Graph, firsts: list[str] | None = None) 
             "format": "medley-plan",
             "version": 1,
             "global_batch": sum(shape.microbatches),
-            "per_microbatch_semantics": shape.per_microbatch,
+            "loss_over": "microbatches" if shape.per_microbatch else "batch",
             "pipelines": [
                 {
                     "microbatches": [{"rows": rows} for rows in shape.microbatches],
@@ -290,7 +290,7 @@ def train_eager(
         row, total = 0, 0.0
         for rows in microbatches:
             with substitute(model):
-                loss = model(**{k: v[row : row + rows] for k, v in batch.items()}) * (rows / ROWS)
+                loss = model(**{k: v[row : row + rows] for k, v in batch.items()}) / len(microbatches)
             loss.backward()
             row, total = row + rows, total + loss.item()
         curve.losses.append(total)

@@ -140,7 +140,7 @@ def whole_batches(microbatches: int, alone: bool = False) -> str:
             "format": "medley-plan",
             "version": 1,
             "global_batch": ROWS,
-            "per_microbatch_semantics": alone,
+            "loss_over": "microbatches" if alone else "batch",
             "pipelines": [
                 {
                     "microbatches": [{"rows": ROWS // microbatches}] * microbatches,

@@ -205,6 +205,8 @@ class Interceptor:
                 return original(**given, reduction=reduction)  # type: ignore[no-any-return]
             total: Tensor = original(**given, reduction="sum")
             input, target = given["input"], given["target"]
+            if name in ("mse_loss", "l1_loss") and given.get("weight") is not None:
+                return mean_loss(total, given["weight"].sum())
             if reduction == "batchmean":
                 rows = target
                 while rows.dim() > 1:

@@ -26,15 +26,19 @@ def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.medley.mean_loss(total, weight)  # type: ignore[no-any-return]
 
 
+_DIVIDES = "medley: a scalar divided by a tensor"
+
+
 def has_a_mean(loss: Tensor) -> bool:
-    """Returns whether a mean over the batch is in what a scalar was made of."""
+    """Returns whether a mean over the batch is in what a scalar was made of: a division of scalars
+    by what nothing learns from."""
     seen: set[Any] = set()
     following = [loss.grad_fn]
     while following:
         node = following.pop()
         if node is None or node in seen:
             continue
-        if "mean_loss" in node.name():
+        if "mean_loss" in node.name() or _DIVIDES in node.metadata:
             return True
         seen.add(node)
         following += [each for each, _ in node.next_functions]
@@ -42,7 +46,7 @@ def has_a_mean(loss: Tensor) -> bool:
 
 
 class RowCounts:
-    """Replaces sums, products and divisions of tensors and multiples of the rows."""
+    """Replaces arithmetic of tensors and multiples of the rows."""
 
     def __init__(self, batch_size: Callable[[], int | None]) -> None:
         """`batch_size`: that of the call that is captured now, None in eager runs."""
@@ -56,20 +60,17 @@ class RowCounts:
             return
         for function in _ARITHMETIC:
             yield function, functools.partial(self.with_rows, function)
-        for function in _SUMS:
-            yield function, functools.partial(self.sum, function)
-        for function in _CASTS:
-            yield function, functools.partial(self.cast, function)
         yield torch.tensor, self.tensor
 
     def divide(self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss. So
-        is one of a scalar by a sum over the batch."""
+        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss."""
         rows = self._rows(other)
-        if rows is None and _is_sum(other) and isinstance(input, Tensor) and input.dim() == 0:
-            rows = other
         if rows is None or args or kwargs or not isinstance(input, Tensor):
-            return original(input, other, *args, **kwargs)
+            found = original(input, other, *args, **kwargs)
+            scalars = isinstance(other, Tensor) and found.dim() == 0
+            if scalars and found.grad_fn is not None and not other.requires_grad:
+                found.grad_fn.metadata[_DIVIDES] = True
+            return found
         if original in _IN_PLACE:
             return original(input, rows)
         if not (input.is_floating_point() or input.is_complex()):
@@ -78,25 +79,10 @@ class RowCounts:
             return mean_loss(input, rows)
         return original(input, rows)
 
-    def sum(self, original: Function, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """A sum; one over the batch that nothing learns from is noted as a divisor."""
-        found: Tensor = original(input, *args, **kwargs)
-        whole = found.dim() == 0 and not found.requires_grad
-        if whole and input.numel() % (self._batch_size() or 1) == 0:
-            found.is_sum_over_the_batch = True  # type: ignore[attr-defined]
-        return found
-
-    def cast(self, original: Function, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Another type, of which a sum stays one."""
-        found: Tensor = original(input, *args, **kwargs)
-        if _is_sum(input):
-            found.is_sum_over_the_batch = True  # type: ignore[attr-defined]
-        return found
-
     def with_rows(
         self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """A sum or product with a multiple of the rows is one with a count; a product with a share
+        """A sum, product or comparison with a multiple of the rows is one with a count; a product with a share
         of one row, such as 1 / x.shape[0], is a division."""
         is_number = isinstance(input, Tensor) and input.is_floating_point()
         if original in _PRODUCTS and is_number and isinstance(other, float) and other:
@@ -107,6 +93,8 @@ class RowCounts:
                     input = original(input, share.denominator)
                 return self.divide(torch.div, input, share.numerator)
         rows = self._rows(other)
+        if rows is not None and original in _REVERSED and not (args or kwargs):
+            return _REVERSED[original](rows, input)
         return original(input, other if rows is None else rows, *args, **kwargs)
 
     def tensor(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -115,7 +103,7 @@ class RowCounts:
         if rows is None:
             return torch.tensor(data, *args, **kwargs)
         default = torch.get_default_dtype() if isinstance(data, float) else torch.int64
-        return self.cast(Tensor.to, self.sum(torch.sum, rows), kwargs.get("dtype") or default)
+        return rows.to(kwargs.get("dtype") or default)
 
     def _rows(self, number: Any) -> Tensor | None:
         """Returns a multiple of the rows, []; None for another number."""
@@ -125,10 +113,6 @@ class RowCounts:
         if not number or number % rows:
             return None
         return torch.ones(rows, dtype=torch.int64).sum() * int(number // rows)
-
-
-def _is_sum(x: Any) -> bool:
-    return getattr(x, "is_sum_over_the_batch", False) is True
 
 
 _IN_PLACE: tuple[Function, ...] = (Tensor.div_, Tensor.__itruediv__)
@@ -143,17 +127,17 @@ _PRODUCTS: tuple[Function, ...] = (
     Tensor.__mul__,
     Tensor.__rmul__,
 )
+_REVERSED: dict[Function, Function] = {
+    torch.rsub: torch.sub,
+    Tensor.__rsub__: torch.sub,
+    Tensor.__rtruediv__: torch.div,
+    Tensor.__rdiv__: torch.div,
+}
 _ARITHMETIC: tuple[Function, ...] = (
     *_PRODUCTS,
     *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__),
     *(torch.sub, Tensor.sub, Tensor.__sub__, Tensor.sub_, Tensor.__isub__),
-)
-_SUMS: tuple[Function, ...] = (torch.sum, Tensor.sum, torch.count_nonzero, Tensor.count_nonzero)
-_CASTS: tuple[Function, ...] = (
-    Tensor.to,
-    Tensor.float,
-    Tensor.double,
-    Tensor.type_as,
-    Tensor.type,
-    Tensor.detach,
+    *_REVERSED,
+    *(torch.gt, Tensor.gt, Tensor.__gt__, torch.lt, Tensor.lt, Tensor.__lt__),
+    *(torch.ge, Tensor.ge, Tensor.__ge__, torch.le, Tensor.le, Tensor.__le__),
 )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from medley import _core
 from medley.cluster import parse_cluster, text_of
-from medley.plan import Plan, measured
+from medley.plan import Plan, Question, measured
 from medley.run.nodes import nodes_of
 from medley.run.replanning import question
 from medley.run.threads import behind_all_others
@@ -131,20 +131,21 @@ def main() -> None:
     cluster = parse_cluster(asked["cluster"])
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]
-    strategy, rows, survive = asked["question"]
+    question = Question(*asked["question"])
     for devices in asked["devices"]:
         with contextlib.suppress(ValueError):  # there is none
             text = _core.plan(
                 graph,
                 cluster,
-                strategy,
-                rows,
-                0,
+                question.strategy,
+                question.rows,
+                question.microbatches,
                 rule,
                 times,
                 file,
                 devices,
-                survive,
+                question.survive,
+                question.loss_over_microbatches,
             )
             print(json.dumps([devices, text]), flush=True)
 

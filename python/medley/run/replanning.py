@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.cluster import Cluster
-from medley.plan import Plan, find_plan, measured
+from medley.plan import Plan, Question, find_plan, measured
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -32,15 +32,19 @@ def replan(
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, before, factors)
     rule, times = trainer.optimizer, (profile, file)
-    strategy, rows, survive = question(before)
-    found = find_plan(graph, cluster, strategy, rows, 0, rule, times, survive, devices)
+    found = find_plan(graph, cluster, question(before), rule, times, devices)
     text = _with_types_of(before, _as_for(trainer._machines, cluster, found))
     return Plan(text, graph, trainer._machines, before.profile)
 
 
-def question(before: Plan) -> tuple[str, int, int]:
-    """Returns the strategy, rows of a step and `survive` of plans that take the place of one."""
-    return before.strategy or "auto", before.global_batch, before.survive
+def question(before: Plan) -> Question:
+    """Returns the question that plans answer which take the place of one. A loss over micro-batches
+    stays the same with as many of them."""
+    over = before.loss_over == "microbatches"
+    parts = sum(len(each["microbatches"]) for each in before.to_dict()["pipelines"]) if over else 0
+    return Question(
+        before.strategy or "auto", before.global_batch, parts, before.survive, over and parts > 1
+    )
 
 
 def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] = NONE) -> float:

@@ -9,8 +9,8 @@ from op_case import OpCase
 
 from medley import _core
 
-# The gradient slots of micro-batches: no op that a plan chooses for.
-NOT_PLANNED = "medley.accumulate"
+# Sums over micro-batches: no op that a plan chooses for.
+NOT_PLANNED = ("medley.accumulate", "medley.step_sum")
 
 
 @pytest.fixture(scope="module")
