@@ -214,10 +214,24 @@ at::Tensor Run::empty_shard(const std::string& kind, const std::string& name, in
   return {};
 }
 
-void Run::give_shard(const std::string& kind, const std::string& name, const at::Tensor& shard) {
+void Run::give_shard(const std::string& kind,
+                     const std::string& name,
+                     int index,
+                     const at::Tensor& shard) {
   for (const Found& found : find(kind, name))
-    if (found.stage == devices().place(0).stage)
-      devices().interpreter(0).write(found.placement->input.value, to_buffer(shard));
+    if (found.stage == devices().place(index).stage)
+      devices().interpreter(index).write(found.placement->input.value, to_buffer(shard));
+}
+
+int Run::cluster_device(int index) const {
+  return stage_of(index).devices[at(devices().place(index).index)];
+}
+
+void Run::drop(const std::string& kind, const std::string& name) {
+  for (const Found& found : find(kind, name))
+    for (int i = 0; i < devices().size(); ++i)
+      if (found.stage == devices().place(i).stage)
+        devices().interpreter(i).write(found.placement->input.value, nullptr);
 }
 
 std::vector<int64_t> Run::shard_shape(const std::string& kind,

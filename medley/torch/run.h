@@ -81,8 +81,12 @@ class Run {
   at::Tensor shard(const std::string& kind, const std::string& name, int index);
   // Memory for one, undefined if that device has none.
   at::Tensor empty_shard(const std::string& kind, const std::string& name, int index) const;
-  // Sets the shard of the only device of this process, which may share it. Requires: its shape.
-  void give_shard(const std::string& kind, const std::string& name, const at::Tensor& shard);
+  // Sets the shard of the n-th device of this process, which may share it. Requires: its shape.
+  void give_shard(const std::string& kind,
+                  const std::string& name,
+                  int index,
+                  const at::Tensor& shard);
+  int cluster_device(int index) const;  // the n-th device of this process, in the cluster
   std::vector<int64_t> shard_shape(const std::string& kind,
                                    const std::string& name,
                                    int device) const;
@@ -112,6 +116,8 @@ class Run {
   // until drop_values() lets go of it. Requires: the same devices, and values placed alike.
   void share_values(Run& other);
   void drop_values();
+  // Lets go of one value on all devices of this process, which is given anew before the next step.
+  void drop(const std::string& kind, const std::string& name);
 
   // Of dropout, from the next step on.
   int64_t seed() const { return seed_; }

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -71,43 +73,60 @@ class Parcels {
   Tensors received_;
 };
 
+using OwnStates = std::map<int, const KeptState*>;  // by device, of this process
+using OwnDevices = std::map<int, int>;              // device -> its place among a run's own
+
 class Mover {
  public:
-  Mover(const Moves& moves, const KeptState& before, Run* after, const MovePeers& peers)
-      : moves_(moves), device_(peers.device), before_(before), after_(after), parcels_(peers) {}
+  Mover(const Moves& moves, OwnStates before, Run* after, OwnDevices own, const MovePeers* peers)
+      : moves_(moves), before_(std::move(before)), after_(after), own_(std::move(own)) {
+    if (peers) parcels_.emplace(*peers);
+  }
 
   MovedBytes run() {
     make_shards();
     for (const Move& move : moves_.moves) {
-      if (move.to == device_ && move.home >= 0) moved_.homes += move.bytes();
-      if (move.from == device_ && move.to == device_) {
+      if (is_taken(move) && move.home >= 0) moved_.homes += move.bytes();
+      if (is_given(move) && is_taken(move)) {
         keep(move);
-      } else if (move.from == device_) {
-        parcels_.send(move.to, strided(as_bytes(old(move)), move.in_from));
-      } else if (move.to == device_) {
-        parcels_.expect(move.from, move.bytes());
+      } else if (is_given(move)) {
+        parcels().send(move.to, strided(as_bytes(old(move)), move.in_from));
+      } else if (is_taken(move)) {
+        parcels().expect(move.from, move.bytes());
         moved_.received += move.bytes();
       }
     }
-    moved_.sent = parcels_.exchange();
+    if (parcels_) moved_.sent = parcels_->exchange();
     for (const Move& move : moves_.moves)
-      if (move.to == device_ && move.from != device_) {
-        const at::Tensor to = strided(as_bytes(shards_.at(move.value)), move.in_to);
-        to.copy_(parcels_.take(move.from, move.bytes()).view(to.sizes()));
+      if (is_taken(move) && !is_given(move)) {
+        const at::Tensor to = strided(as_bytes(shard(move)), move.in_to);
+        to.copy_(parcels().take(move.from, move.bytes()).view(to.sizes()));
       }
-    for (const auto& [v, shard] : shards_) after_->give_shard(value(v).kind, value(v).name, shard);
+    for (const auto& [key, shard] : shards_)
+      after_->give_shard(value(key.second).kind, value(key.second).name, own_.at(key.first), shard);
     return moved_;
   }
 
  private:
+  using Key = std::pair<int, int>;  // device and value
+
   const HeldValue& value(int v) const { return moves_.values[at(v)]; }
+  bool is_given(const Move& move) const { return before_.contains(move.from); }
+  bool is_taken(const Move& move) const { return own_.contains(move.to); }
+  at::Tensor& shard(const Move& move) { return shards_.at({move.to, move.value}); }
+
+  Parcels& parcels() {
+    MEDLEY_CHECK(parcels_.has_value());
+    return *parcels_;
+  }
 
   at::Tensor old(const Move& move) {
-    if (move.home >= 0) return before_.homes.at(move.home);
-    at::Tensor& known = old_[move.value];
+    const KeptState& before = *before_.at(move.from);
+    if (move.home >= 0) return before.homes.at(move.home);
+    at::Tensor& known = old_[{move.from, move.value}];
     if (!known.defined()) {
       const HeldValue& wanted = value(move.value);
-      known = before_.shards.at({wanted.kind, wanted.name}).contiguous();
+      known = before.shards.at({wanted.kind, wanted.name}).contiguous();
       if (known.scalar_type() != to_scalar_type(wanted.dtype))
         throw Error(Blame::kCaller,
                     fmt::format("{} \"{}\": found {}, expected {} as before",
@@ -121,25 +140,25 @@ class Mover {
 
   // What no move fills is without elements, or stays as the run has begun it.
   void make_shards() {
-    if (!after_) return;
-    std::set<int> filled;
+    std::set<Key> filled;
     for (const Move& move : moves_.moves)
-      if (move.to == device_) filled.insert(move.value);
-    for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
-      if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, 0);
-          shard.defined() && (filled.contains(v) || shard.numel() == 0))
-        shards_[v] = std::move(shard);
+      if (is_taken(move)) filled.insert({move.to, move.value});
+    for (const auto& [device, index] : own_)
+      for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
+        if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, index);
+            shard.defined() && (filled.contains({device, v}) || shard.numel() == 0))
+          shards_[{device, v}] = std::move(shard);
   }
 
   void keep(const Move& move) {
     moved_.kept += move.bytes();
     const at::Tensor from = old(move);
-    at::Tensor& to = shards_.at(move.value);
+    at::Tensor& to = shard(move);
     const auto is_all = [&](const Runs& runs, const at::Tensor& of) {
       return runs.length == static_cast<int64_t>(of.nbytes());
     };
-    if (move.home < 0 && from.sizes() == to.sizes() && is_all(move.in_from, from) &&
-        is_all(move.in_to, to)) {
+    if (move.from == move.to && move.home < 0 && from.sizes() == to.sizes() &&
+        is_all(move.in_from, from) && is_all(move.in_to, to)) {
       to = from;
       return;
     }
@@ -149,13 +168,27 @@ class Mover {
   }
 
   const Moves& moves_;
-  const int device_;
-  const KeptState& before_;
+  const OwnStates before_;
   Run* after_;
-  Parcels parcels_;
-  std::map<int, at::Tensor> old_, shards_;  // by value
+  const OwnDevices own_;  // of the run after
+  std::optional<Parcels> parcels_;
+  std::map<Key, at::Tensor> old_, shards_;
   MovedBytes moved_;
 };
+
+OwnDevices own_devices(const Run* run) {
+  OwnDevices own;
+  for (int i = 0; run && i < run->worker().devices().size(); ++i) own[run->cluster_device(i)] = i;
+  return own;
+}
+
+KeptState hold(Run& run, int index, const std::vector<HeldValue>& values) {
+  KeptState state;
+  for (const HeldValue& value : values)
+    if (const at::Tensor shard = run.shard(value.kind, value.name, index); shard.defined())
+      state.shards[{value.kind, value.name}] = shard.detach();
+  return state;
+}
 
 }  // namespace
 
@@ -193,7 +226,17 @@ MovedBytes move_state(const Moves& moves,
                       Run* after,
                       const MovePeers& peers) {
   const at::NoGradGuard no_grad;
-  return Mover(moves, before, after, peers).run();
+  const OwnDevices own = after ? OwnDevices{{peers.device, 0}} : OwnDevices{};
+  return Mover(moves, {{peers.device, &before}}, after, own, &peers).run();
+}
+
+MovedBytes share_state(const Moves& moves, Run* before, Run* after, const MovePeers* peers) {
+  const at::NoGradGuard no_grad;
+  std::map<int, KeptState> states;
+  OwnStates own;
+  for (const auto& [device, index] : own_devices(before))
+    own[device] = &(states[device] = hold(*before, index, moves.values));
+  return Mover(moves, own, after, own_devices(after), peers).run();
 }
 
 }  // namespace medley

@@ -55,4 +55,9 @@ MovedBytes move_state(const Moves& moves,
                       Run* after,
                       const MovePeers& peers);
 
+// Gives values of one run to another run of the same processes, which has other values beside them:
+// whole shards as they are, not copied. Null: that run has no device of this process. `peers`: null
+// where all devices are of this process. Requires: between steps of both.
+MovedBytes share_state(const Moves& moves, Run* before, Run* after, const MovePeers* peers);
+
 }  // namespace medley

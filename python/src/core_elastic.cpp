@@ -8,6 +8,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <set>
+
 #include "medley/base/error.h"
 #include "medley/elastic/leader.h"
 #include "medley/elastic/moves.h"
@@ -69,6 +72,23 @@ int64_t busiest_bytes(const Moves& moves) {
     most = std::max({most, taken[move.to] += move.bytes(), given[move.from] += move.bytes()});
   }
   return most;
+}
+
+Moves only(const Moves& moves, const std::vector<std::pair<std::string, std::string>>& values) {
+  const std::set<std::pair<std::string, std::string>> wanted(values.begin(), values.end());
+  Moves some;
+  std::map<int, int> place;  // of a value of `moves` in `some`
+  for (size_t v = 0; v < moves.values.size(); ++v)
+    if (wanted.contains({moves.values[v].kind, moves.values[v].name})) {
+      place[static_cast<int>(v)] = static_cast<int>(some.values.size());
+      some.values.push_back(moves.values[v]);
+    }
+  for (medley::Move move : moves.moves)
+    if (const auto found = place.find(move.value); found != place.end()) {
+      move.value = found->second;
+      some.moves.push_back(move);
+    }
+  return some;
 }
 
 void init_leader(nb::module_& m) {
@@ -207,6 +227,11 @@ void init_elastic(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "`before`: programs, which devices of the cluster have what each of them says, and what "
           "these keep for others.")
+      .def("only",
+           &only,
+           "values"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Returns those of some values, by kind and name.")
       .def_ro("lost", &Moves::lost, "What nobody has.")
       .def_prop_ro("busiest",
                    &busiest_bytes,

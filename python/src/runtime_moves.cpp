@@ -22,16 +22,27 @@ MovePeers make_peers(const std::string& group,
   return {group, members, device, std::chrono::milliseconds(timeout_ms)};
 }
 
+std::map<std::string, int64_t> by_name(const medley::MovedBytes& moved) {
+  return {{"kept", moved.kept},
+          {"received", moved.received},
+          {"sent", moved.sent},
+          {"homes", moved.homes}};
+}
+
 std::map<std::string, int64_t> move(const medley::Moves& moves,
                                     const KeptState& before,
                                     medley::Run* after,
                                     const MovePeers& peers) {
   const nb::gil_scoped_release release;
-  const medley::MovedBytes moved = move_state(moves, before, after, peers);
-  return {{"kept", moved.kept},
-          {"received", moved.received},
-          {"sent", moved.sent},
-          {"homes", moved.homes}};
+  return by_name(move_state(moves, before, after, peers));
+}
+
+std::map<std::string, int64_t> share(const medley::Moves& moves,
+                                     medley::Run* before,
+                                     medley::Run* after,
+                                     const MovePeers* peers) {
+  const nb::gil_scoped_release release;
+  return by_name(share_state(moves, before, after, peers));
 }
 
 }  // namespace
@@ -85,4 +96,14 @@ void init_runtime_moves(nb::module_& m) {
         "peers"_a,
         "Gives the run after what all have, together with all of them. Returns the bytes kept, "
         "received and sent, and how many of them came from second homes.");
+  m.def("share_state",
+        &share,
+        nb::sig("def share_state(moves: object, before: Run | None, after: Run | None, "
+                "peers: MovePeers | None) -> dict[str, int]"),
+        "moves"_a,
+        "before"_a.none(),
+        "after"_a.none(),
+        "peers"_a.none(),
+        "Gives a run values of another one, together with all processes that have devices of "
+        "either; `peers`: None where all devices are of this process. Returns the bytes.");
 }

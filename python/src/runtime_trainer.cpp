@@ -277,6 +277,12 @@ void init_runtime_trainer(nb::module_& m) {
            &Run::drop_values,
            nb::call_guard<nb::gil_scoped_release>(),
            "Lets go of the parameters.")
+      .def("drop",
+           &Run::drop,
+           "kind"_a,
+           "name"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Lets go of one value, which is given anew before the next step.")
       .def("left",
            &left,
            "Returns how far the last step has come, as StepLeft says it: (reached, committed, "
