@@ -19,7 +19,16 @@ WIDTH = 100
 # In the order of use.
 CHAPTERS = {
     "Capture and plan": ["capture", "substitute", "Graph", "Cluster", "plan", "Plan"],
-    "Train": ["Trainer", "Metrics", "Loader", "StreamLoader", "BatchSampler", "Lengths"],
+    "Train": [
+        "Trainer",
+        "JointTrainer",
+        "Objective",
+        "Metrics",
+        "Loader",
+        "StreamLoader",
+        "BatchSampler",
+        "Lengths",
+    ],
     "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
     "Optimizers": [
         "optimizer.Optimizer",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from medley.data.stream import StreamLoader as StreamLoader
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
+    from medley.joint import JointTrainer as JointTrainer
+    from medley.joint import Objective as Objective
     from medley.lengths import Lengths as Lengths
     from medley.metrics import Metrics as Metrics
     from medley.optimizer import SGD as SGD
@@ -76,11 +78,13 @@ _EXPORTS = {
     "Cluster": "cluster",
     "Graph": "graph",
     "Groups": "optimizer",
+    "JointTrainer": "joint",
     "Lengths": "lengths",
     "Lion": "optimizer",
     "Loader": "data.loader",
     "Metrics": "metrics",
     "Muon": "optimizer",
+    "Objective": "joint",
     "Plan": "plan",
     "Progress": "callbacks",
     "SGD": "optimizer",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from medley import _core
 from medley.ambient import is_autocast
 from medley.files import read_text
+from medley.methods import among, called, training
 from medley.run import exchange
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Graph:
     constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
     autocast: torch.dtype | None = None  # under which it was captured
     unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
+    method: str = "forward"  # of the model, which was captured
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Graph:
@@ -66,6 +68,8 @@ def capture(
     name: str | None = None,
     check: bool | None = None,
     autocast: torch.dtype | None = None,
+    method: str = "forward",
+    train: str | Sequence[str] | None = None,
 ) -> Graph:
     """Captures forward, loss and backward of a model.
 
@@ -84,6 +88,10 @@ def capture(
 
     `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype; an autocast around
     the call has no effect. In a job of several processes the first one captures for all.
+
+    `method` names the method that is called in place of forward, for a model with several losses
+    (`JointTrainer`). `train`, a pattern of names or several, leaves gradients to the parameters
+    that fit: the graph reads all others as they are.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured, or the
     first module whose output in the graph is another one; warns of ops without a rule, which every
@@ -105,11 +113,14 @@ def capture(
                 "capture: torch.autocast around it has no effect; pass autocast=torch.bfloat16",
                 stacklevel=6,
             )
-        captured = capture_full(model, example_batch, name, check, autocast)
-        if check is not False:
-            core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
-            graph = Graph(core, captured.constants, autocast)
-            unchecked.append(compare(graph, model, example_batch, check is True))
+        view = called(model, method)
+        graph_name = name or ".".join([type(model).__name__, method][: 1 + (view is not model)])
+        with training(model, None if train is None else among(train)):
+            captured = capture_full(view, example_batch, graph_name, check, autocast)
+            if check is not False:
+                core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
+                graph = Graph(core, captured.constants, autocast)
+                unchecked.append(compare(graph, view, example_batch, check is True))
         return captured
 
     text, constants = _unpacked(_captured_by_first(first))
@@ -122,7 +133,7 @@ def capture(
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants, autocast, "".join(unchecked))
+    return Graph(core, constants, autocast, "".join(unchecked), method)
 
 
 def compare(
@@ -174,9 +185,13 @@ def capture_forward(
 def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
     """Captures a model as `planned` was, with the lengths of another batch. In a job the first
     process captures for all. Raises ValueError if constants of it depend on the length."""
-    parcel = _captured_by_first(
-        lambda: _capture_full(model, example_batch, autocast=planned.autocast)
-    )
+    trained = {name for kind, name, *_ in planned.core.outputs if kind == "gradient"}
+
+    def first() -> Capture:
+        with training(model, trained.__contains__):
+            return _capture_full(model, example_batch, autocast=planned.autocast)
+
+    parcel = _captured_by_first(first)
     text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     for name, value in constants.items():

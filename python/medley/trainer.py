@@ -24,6 +24,7 @@ from medley.files import read_text, write_atomically
 from medley.first_step import FirstStep
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
+from medley.methods import called
 from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
@@ -67,8 +68,8 @@ class Trainer(WholeTensors):
         profile: str | os.PathLike[str] | None = None,
         lengths: Lengths | None = None,
     ) -> None:
-        self._model = model
         self._graph = as_graph(graph)
+        self._model = model = called(model, self._graph.method)
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         self.optimizer = as_optimizer(optimizer)
         self.steps = 0
@@ -150,9 +151,8 @@ class Trainer(WholeTensors):
         (`BatchSampler`).
 
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
-        A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step like
-        any other; of such a one a process has to be given all rows, or a `Loader`'s batch. In an
-        elastic run it comes from a `Loader`.
+        A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step too;
+        of such a one a process needs all rows, or a `Loader`'s batch, as in an elastic run.
         """
         self._first_step.check(batch, self.is_first)
         if self._recovery is not None:
@@ -520,8 +520,8 @@ class Trainer(WholeTensors):
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
         wrote, in one file or in several with an index; the optimizer and the steps start anew. They
-        have the names of the model's state dict, tied ones at least once, and
-        no other. In a job all processes call this and the first one reads."""
+        have the names of the model's state dict, tied ones at least once, and no other. In a job
+        all processes call this and the first one reads."""
         with self._together("load_model()"):
             self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
         self.steps = 0

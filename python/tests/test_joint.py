@@ -1,0 +1,137 @@
+"""Several losses over one state train as PyTorch's loops do, each under a plan of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from joint_models import CASES, ROWS, Case
+from test_pipelines import cuts
+from torch import Tensor, nn
+
+import medley
+import medley.methods
+
+STEPS = 12
+STAGES: dict[str, dict[str, Any]] = {
+    "one": {"devices": [0]},
+    "other": {"devices": [1]},
+    "rows": {"devices": [0, 1]},
+    "uneven": {"devices": [1, 0], "lengths": [4, 2]},
+    "tensor": {"devices": [0, 1], "states": {"*weight": "S(0, even)"}, "batch": {"*": "R"}},
+    "zero": {"devices": [0, 1], "updates": {"*": "S(0, even)"}},
+}
+
+
+def plan_of(shape: str, graph: medley.Graph) -> medley.Plan:
+    """Returns a plan by its name in STAGES, or of two stages."""
+    if shape == "stages":
+        first = cuts(graph, 2)[0]
+        stages: list[dict[str, Any]] = [
+            {"mesh": {"devices": ["a/0/0"]}},
+            {"mesh": {"devices": ["a/1/0"]}, "first": first},
+        ]
+        rows: dict[str, Any] = {"rows": ROWS}
+    else:
+        entries = dict(STAGES[shape])
+        devices = [f"a/{number}/0" for number in entries.pop("devices")]
+        rows = {"rows": ROWS} | {k: entries.pop(k) for k in ("lengths",) if k in entries}
+        stages = [{"mesh": {"devices": devices}, **entries}]
+    text = json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": ROWS,
+            "pipelines": [{"microbatches": [rows], "stages": stages}],
+        }
+    )
+    return medley.Plan(text)
+
+
+def made(case: Case) -> tuple[nn.Module, list[Any]]:
+    """Returns a model and its batches, the same each time."""
+    torch.manual_seed(0)
+    return case.make(), [case.batch() for _ in range(STEPS)]
+
+
+@functools.cache
+def captured(name: str) -> dict[str, medley.Graph]:
+    """Returns the graphs of a case in float64."""
+    case = CASES[name]
+    model, batches = made(case)
+    return {
+        each: medley.capture(model, batches[0], method=loss.method, train=loss.train)
+        for each, loss in case.losses.items()
+    }
+
+
+@functools.cache
+def train_eager(name: str) -> tuple[list[float], dict[str, Tensor]]:
+    """Trains with plain PyTorch; returns the losses, and parameters and buffers in the end."""
+    case = CASES[name]
+    model, batches = made(case)
+    named = dict(model.named_parameters())
+    trained = {
+        each: [p for n, p in named.items() if medley.methods.among(loss.train)(n)]
+        for each, loss in case.losses.items()
+    }
+    optimizers = {each: loss.torch_optimizer(trained[each]) for each, loss in case.losses.items()}
+    losses = []
+    for step, batch in enumerate(batches):
+        which = case.order[step % len(case.order)]
+        model.zero_grad()
+        loss = getattr(model, case.losses[which].method)(**batch)
+        loss.backward()
+        optimizers[which].step()
+        case.losses[which].after(model)
+        losses.append(loss.item())
+    return losses, {n: t.detach().clone() for n, t in model.state_dict().items()}
+
+
+def trainer_of(name: str, shapes: Sequence[str]) -> medley.JointTrainer:
+    """Returns a trainer of a case; the objectives have these plans in turn."""
+    graphs = captured(name)
+    return medley.JointTrainer(
+        made(CASES[name])[0],
+        {
+            each: medley.Objective(
+                graph,
+                plan_of(shapes[i % len(shapes)], graph),
+                CASES[name].losses[each].optimizer,
+            )
+            for i, (each, graph) in enumerate(graphs.items())
+        },
+        local=True,
+        cluster=exactness.cluster(),
+    )
+
+
+def run(name: str, trainer: medley.JointTrainer, steps: range) -> list[float]:
+    """Makes some steps of a case; returns their losses."""
+    case = CASES[name]
+    batches = made(case)[1]
+    return [trainer.step(case.order[i % len(case.order)], batches[i]).loss for i in steps]
+
+
+def compare(name: str, trainer: medley.JointTrainer, losses: Sequence[float], first: int) -> None:
+    """Asserts that losses from a step on, parameters and buffers are PyTorch's."""
+    want_losses, want = train_eager(name)
+    got = trainer.parameters() | trainer.buffers()
+    assert {n for n, _ in made(CASES[name])[0].named_parameters()} <= got.keys()
+    want = {n: want[n] for n in got}
+    exactness.compare(
+        exactness.Curve(list(losses), {}, got), exactness.Curve(want_losses[first:], {}, want)
+    )
+
+
+@pytest.mark.parametrize("shapes", ["one one", "one other", "rows tensor", "uneven zero"])
+@pytest.mark.parametrize("name", CASES)
+def test_objectives_train_as_a_loop_of_pytorch_does(name: str, shapes: str) -> None:
+    with exactness.double_precision():
+        trainer = trainer_of(name, shapes.split())
+        compare(name, trainer, run(name, trainer, range(STEPS)), 0)
