@@ -160,11 +160,28 @@ Deal deal(const std::vector<HeldValue>& values,
   return Dealer(values, devices).run(least_bytes);
 }
 
-ProgramDeal deal(const Program& program) {
-  ProgramDeal dealt{held_values(program), {}, {}};
+namespace {
+
+ProgramDeal deal(const Program& program, std::vector<HeldValue> held) {
+  ProgramDeal dealt{std::move(held), {}, {}};
   for (const LoweredStage& stage : program.stages)
     dealt.devices.push_back(static_cast<int>(stage.devices.size()));
   dealt.deal = deal(dealt.held, dealt.devices);
+  return dealt;
+}
+
+}  // namespace
+
+ProgramDeal deal(const Program& program) { return deal(program, held_values(program)); }
+
+ProgramDeal deal(const Program& program, const ValueNames& among, const std::string& prefix) {
+  std::vector<HeldValue> held = held_values(program);
+  std::erase_if(held, [&](const HeldValue& value) {
+    return !among.contains({value.kind, value.name});
+  });
+  ProgramDeal dealt = deal(program, std::move(held));
+  for (StoredValue& value : dealt.deal.values)
+    value.name = stored_name(value.kind, value.name, prefix);
   return dealt;
 }
 

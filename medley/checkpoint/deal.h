@@ -3,6 +3,9 @@
 // Who writes what of a checkpoint: each element once, by one of those who hold it, and everybody
 // about as much as the others. All processes of a run find the same, from the program alone.
 
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "medley/checkpoint/held_values.h"
@@ -37,6 +40,10 @@ struct ProgramDeal {
   Deal deal;
 };
 ProgramDeal deal(const Program& program);
+// Of some of them, by kind and name: of one of several programs over the same state. The names of
+// its optimizer's state begin with `prefix` in a checkpoint.
+using ValueNames = std::set<std::pair<std::string, std::string>>;
+ProgramDeal deal(const Program& program, const ValueNames& among, const std::string& prefix);
 // What each device holds while it writes its boxes, in bytes: all that it has of their values. By
 // its number among those of all stages.
 std::vector<int64_t> held_bytes(const ProgramDeal& dealt);

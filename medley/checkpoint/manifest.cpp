@@ -11,6 +11,8 @@
 namespace medley {
 namespace {
 
+constexpr std::string_view kMasterState = "master:";
+
 std::string joined(const std::vector<int64_t>& numbers) {
   std::string text;
   for (const int64_t number : numbers) fmt::format_to(std::back_inserter(text), ",{}", number);
@@ -59,7 +61,29 @@ void print_box(const StoredValue& value, size_t box, std::string& text) {
 }  // namespace
 
 std::string tensor_name(const StoredValue& value, size_t box) {
-  return value.boxes.size() == 1 ? value.name : fmt::format("{}@{}", value.name, box);
+  const std::string& name = value.tensor.empty() ? value.name : value.tensor;
+  return value.boxes.size() == 1 ? name : fmt::format("{}@{}", name, box);
+}
+
+std::string stored_name(const std::string& kind,
+                        const std::string& name,
+                        const std::string& prefix) {
+  return kind == "state" && !name.starts_with(kMasterState) ? prefix + name : name;
+}
+
+Manifest part_of(const Manifest& manifest,
+                 const std::set<std::pair<std::string, std::string>>& among,
+                 const std::string& prefix) {
+  Manifest part{manifest.state, manifest.files, {}};
+  for (const StoredValue& value : manifest.values) {
+    const bool is_own = value.kind == "state" && value.name.starts_with(prefix);
+    if (!is_own && !among.contains({value.kind, value.name})) continue;
+    part.values.push_back(value);
+    if (!is_own) continue;
+    part.values.back().tensor = value.name;
+    part.values.back().name.erase(0, prefix.size());
+  }
+  return part;
 }
 
 std::string print(const Manifest& manifest) {

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -24,8 +26,9 @@ struct StoredValue {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   FactorSizes factors;
-  std::vector<Box> boxes;  // apart, together the whole
-  std::vector<int> files;  // [box] into Manifest::files
+  std::vector<Box> boxes;   // apart, together the whole
+  std::vector<int> files;   // [box] into Manifest::files
+  std::string tensor = {};  // in the files, if it is not the name: of a part (part_of())
   bool operator==(const StoredValue&) const = default;
 };
 
@@ -67,6 +70,17 @@ struct Manifest {
   std::vector<StoredValue> values;
   bool operator==(const Manifest&) const = default;
 };
+
+// Of several optimizers over the same parameters: the name of a value of one of them. Master copies
+// are of the parameters, and all have the same.
+std::string stored_name(const std::string& kind,
+                        const std::string& name,
+                        const std::string& prefix);
+// What one of them finds in a checkpoint of all: the values `among` those that it shares, and its
+// own state without the prefix.
+Manifest part_of(const Manifest& manifest,
+                 const std::set<std::pair<std::string, std::string>>& among,
+                 const std::string& prefix);
 
 // What is printed parses back equal.
 std::string print(const Manifest& manifest);

@@ -31,8 +31,8 @@ const HoldingStage* holding(const HeldValue& value, int stage) {
 }
 
 // "fast.0.1.safetensors"
-std::string file_name(const Run& run, int number) {
-  std::string name = run.worker().device_names().at(at(number));
+std::string file_name(const Run& run, int number, const std::string& prefix) {
+  std::string name = prefix + run.worker().device_names().at(at(number));
   std::ranges::replace(name, '/', '.');
   return name + ".safetensors";
 }
@@ -207,7 +207,8 @@ StateWriter::StateWriter(Run& run,
                          const ProgramDeal& dealt,
                          Files& files,
                          const std::string& folder,
-                         std::chrono::nanoseconds spread)
+                         std::chrono::nanoseconds spread,
+                         const std::string& prefix)
     : work_(std::make_shared<Work>()) {
   Devices& devices = run.worker().devices();
   const Deal& deal = dealt.deal;
@@ -240,7 +241,7 @@ StateWriter::StateWriter(Run& run,
     work_->left.push_back({static_cast<int>(w),
                            is_copied,
                            std::move(held),
-                           {files, folder, file_name(run, *writer), std::move(sources)}});
+                           {files, folder, file_name(run, *writer, prefix), std::move(sources)}});
   }
   bytes_ = std::max<int64_t>(0, bytes_ - spare_bytes());
   work_->is_done = work_->left.empty();
@@ -286,16 +287,21 @@ void require_match(Run& run,
   require_match(manifest, folder, held_values(run.worker().program()), parameters_only);
 }
 
-void load_state(Run& run,
+void load_state(const std::vector<LoadedRun>& runs,
                 Files& files,
                 const std::string& folder,
-                const Manifest& manifest,
                 bool parameters_only) {
-  const std::vector<HeldValue> values = held_values(run.worker().program());
-  Loading loading(run, values, manifest, parameters_only);
-  read_checkpoint(files, folder, manifest, loading.wanted());
-  if (parameters_only) run.clear_state();
-  loading.give();
+  std::deque<std::vector<HeldValue>> values;
+  std::deque<Loading> loadings;
+  for (const LoadedRun& each : runs) {
+    values.push_back(held_values(each.run->worker().program()));
+    loadings.emplace_back(*each.run, values.back(), each.manifest, parameters_only);
+    read_checkpoint(files, folder, each.manifest, loadings.back().wanted());
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (parameters_only) runs[i].run->clear_state();
+    loadings[i].give();
+  }
 }
 
 }  // namespace medley

@@ -28,12 +28,14 @@ namespace medley {
 // takes is taken from the steps, and by so much less from each as there are more of them.
 class StateWriter {
  public:
-  // `dealt`: of the program of the run. Requires: between steps; `files` outlives this.
+  // `dealt`: of the program of the run. The names of files begin with `prefix`. Requires: between
+  // steps; `files` outlives this.
   StateWriter(Run& run,
               const ProgramDeal& dealt,
               Files& files,
               const std::string& folder,
-              std::chrono::nanoseconds spread = {});
+              std::chrono::nanoseconds spread = {},
+              const std::string& prefix = "");
   ~StateWriter() { abandon(); }
 
   // A file, and its place among those of all processes (Deal::writers).
@@ -62,13 +64,18 @@ void require_match(Run& run,
                    const Manifest& manifest,
                    bool parameters_only);
 
+// A run, and what it finds in a checkpoint: all of it, or of several runs its part.
+struct LoadedRun {
+  Run* run = nullptr;
+  Manifest manifest;
+};
+
 // Reads what the devices of this process need into memory first and, only when all of it is right,
-// gives it to them. `parameters_only`: the optimizer starts anew. Throws Error(kCaller) as
-// read_checkpoint() does; the run is then as it was. Requires: require_match().
-void load_state(Run& run,
+// gives it to them. `parameters_only`: the optimizers start anew. Throws Error(kCaller) as
+// read_checkpoint() does; the runs are then as they were. Requires: require_match().
+void load_state(const std::vector<LoadedRun>& runs,
                 Files& files,
                 const std::string& folder,
-                const Manifest& manifest,
                 bool parameters_only);
 
 }  // namespace medley

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from medley.run import ends, epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
+Wanted = tuple[_runtime.Run, _core.Manifest]  # a run, and what it finds in a checkpoint
 _LOOK_AGAIN_SECONDS = 0.005
 _DYING_SECONDS = 10.0  # that a process which was lost may still hold a lock
 _CONTAINER = Path("/sys/fs/cgroup")
@@ -82,6 +83,15 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one run writes of a checkpoint, in files whose names begin with `prefix`."""
+
+    run: _runtime.Run
+    deal: _core.Deal
+    prefix: str = ""
+
+
 @dataclasses.dataclass
 class _Save:
     """A checkpoint that is being written."""
@@ -90,7 +100,8 @@ class _Save:
     state: dict[str, Any]
     saving: Saving
     key: str  # of what the processes tell each other about it
-    writer: _runtime.StateWriter | None  # until this process has told what it wrote
+    deals: list[_core.Deal]
+    writers: list[_runtime.StateWriter]  # until this process has told what it wrote
     is_beside: bool  # nobody waits for it
     told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
     commit: Future[str] | None = None
@@ -125,24 +136,36 @@ class Saver:
         return self._deal
 
     def begin(
-        self, folder: str, state: dict[str, Any], saving: Saving, is_beside: bool = True
+        self,
+        folder: str,
+        state: dict[str, Any],
+        saving: Saving,
+        is_beside: bool = True,
+        parts: Sequence[Part] = (),
     ) -> str:
         """Lets a checkpoint of the state as it is now be written; waits for the one before.
 
-        Returns why it cannot, "" if it can. In a job all processes call it.
+        Returns why it cannot, "" if it can. In a job all processes call it. `parts`: of several
+        runs that are saved as one; none: all of the only run.
         """
         self.wait()
+        parts = parts or [Part(self._run, self.deal)]
         step = state["step"]
         patience = _DYING_SECONDS if self._may_have_lost else 0.0
         error = self._from_first(lambda: _open_folder(folder, step, patience))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
-            writer = _runtime.StateWriter(self._run, self.deal, temporary, saving.spread)
-            self._save = _Save(folder, state, saving, self._new_key(), writer, is_beside)
-            if writer.bytes > (room := available_memory()):
+            writers = [
+                _runtime.StateWriter(each.run, each.deal, temporary, saving.spread, each.prefix)
+                for each in parts
+            ]
+            deals, key = [each.deal for each in parts], self._new_key()
+            self._save = _Save(folder, state, saving, key, deals, writers, is_beside)
+            held = sum(writer.bytes for writer in writers)
+            if held > (room := available_memory()):
                 say(
                     f"step {step} is written while training waits: beside it, up to "
-                    f"{writer.bytes / 1e9:.1f} GB more would be held, of {room / 1e9:.1f} GB"
+                    f"{held / 1e9:.1f} GB more would be held, of {room / 1e9:.1f} GB"
                 )
                 self._write_rest(self._save)
         return error
@@ -159,8 +182,8 @@ class Saver:
         """Lets go of a checkpoint that not all can complete any more, and which the next one
         removes; what is being completed becomes complete."""
         save, self._save = self._save, None
-        if save is not None and save.writer is not None:
-            save.writer.abandon()
+        for writer in [] if save is None else save.writers:
+            writer.abandon()
         if save is not None and save.commit is not None:
             save.commit.result()
 
@@ -209,9 +232,10 @@ class Saver:
         return exchange.from_store(self._job, f"{save.key}/verdict", "completes a checkpoint")[1:]
 
     def _write_rest(self, save: _Save) -> None:
-        while save.writer is not None:
+        while save.writers:
             self._check_others()
-            save.writer.next()
+            for writer in save.writers:
+                writer.next()
             self._tell_when_done(save)
 
     @property
@@ -240,10 +264,10 @@ class Saver:
 
     def _tell_when_done(self, save: _Save) -> None:
         """Tells the first process what this one has written."""
-        if save.writer is None or not save.writer.is_done:
+        if not save.writers or not all(writer.is_done for writer in save.writers):
             return
-        text = _written(save.writer)
-        save.writer = None
+        text = _written(save)
+        save.writers = []
         if self._job is None:
             save.told[0] = text
         else:
@@ -268,7 +292,7 @@ class Saver:
         try:
             if not error:
                 files = [tuple(file) for each in told for file in each["files"]]
-                manifest = _core.Manifest(self.deal, save.state, files)
+                manifest = _core.Manifest(save.deals, save.state, files)
                 manifest.commit(save.folder)
                 self._note(save.folder, step)
         except OSError as failure:
@@ -307,9 +331,14 @@ def _fields(path: Path) -> dict[str, int]:
     return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
-def _written(writer: _runtime.StateWriter) -> str:
+def _written(save: _Save) -> str:
+    files: list[tuple[int, str, int, str]] = []
+    before = 0  # writers of the runs before
     try:
-        return json.dumps({"files": writer.finish(), "error": ""})
+        for writer, deal in zip(save.writers, save.deals, strict=True):
+            files += [(before + number, *rest) for number, *rest in writer.finish()]
+            before += deal.num_writers
+        return json.dumps({"files": files, "error": ""})
     except OSError as error:
         return json.dumps({"files": [], "error": str(error)})
 
@@ -380,7 +409,7 @@ def load(
     Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
     `exact`ly the newest, and if all are damaged.
     """
-    found = _candidates(job, folder)
+    found = candidates(job, folder)
 
     def note(path: str, step: int) -> None:
         if job is not None and job.elastic and job.rank == 0:
@@ -407,13 +436,44 @@ def take(
     """The same of checkpoints that were found (path, step, whether it is complete), newest first,
     of which each is `note`d before it is read. A process without a device of the plan has no run:
     it hears what the others find."""
+
+    def wanted(path: str, manifest: _core.Manifest) -> list[Wanted]:
+        require_kind(path, manifest, optimizer, parameters_only)
+        return [] if run is None else [(run, manifest)]
+
+    return read_newest(wanted, job, found, note, exact=exact, parameters_only=parameters_only)
+
+
+def require_kind(
+    path: str, manifest: _core.Manifest, expected: str, parameters_only: bool = False
+) -> None:
+    """Raises ValueError if a checkpoint has the state of another kind of optimizer."""
+    kind = manifest.optimizer.get("kind", "none")
+    if not parameters_only and kind != expected:
+        raise ValueError(
+            f"{path}: found the optimizer {kind}, expected {expected}: parameters_only=True takes "
+            "the parameters alone"
+        )
+
+
+def read_newest(
+    wanted: Callable[[str, _core.Manifest], Sequence[Wanted]],
+    job: Job | None,
+    found: list[tuple[str, int, bool]],
+    note: Callable[[str, int], None] = lambda path, step: None,
+    *,
+    exact: bool = False,
+    parameters_only: bool = False,
+) -> tuple[Checkpoint, _core.Manifest] | None:
+    """Gives runs what they have of the newest checkpoint that is whole; `wanted` returns the runs,
+    each with what it finds in a checkpoint."""
     last = ""
     for path, _, is_complete in found:
         if last:
             _say_first(job, f"{last}; taking {path}")
         last = "" if is_complete else f"{path}: not complete (no COMMIT)"
         if is_complete:
-            manifest, last = _read(run, job, path, optimizer, note, parameters_only)
+            manifest, last = _read(wanted, job, path, note, parameters_only)
             if manifest is not None:
                 cursor = None if manifest.data is None else Cursor(*manifest.data)
                 return Checkpoint(path, manifest.step, manifest.global_batch, cursor), manifest
@@ -424,7 +484,7 @@ def take(
     return None
 
 
-def _candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
+def candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
     """Returns (path, step, whether it is complete), newest first, as the first process sees it."""
 
     def find() -> bytes:
@@ -437,10 +497,9 @@ def _candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
 
 
 def _read(
-    run: _runtime.Run | None,
+    wanted: Callable[[str, _core.Manifest], Sequence[Wanted]],
     job: Job | None,
     path: str,
-    optimizer: str,
     note: Callable[[str, int], None],
     parameters_only: bool,
 ) -> tuple[_core.Manifest | None, str]:
@@ -451,15 +510,11 @@ def _read(
     if error := _first_of_all(job, error):
         return None, error
     assert manifest is not None
-    kind = manifest.optimizer.get("kind", "none")
-    if not parameters_only and kind != optimizer:
-        raise ValueError(
-            f"{path}: found the optimizer {kind}, expected {optimizer}: parameters_only=True takes "
-            "the parameters alone"
-        )
-    if run is not None:
-        _runtime.match_state(run, path, manifest, parameters_only)
-        _, error = _try(lambda: _runtime.load_state(run, path, manifest, parameters_only))
+    runs = list(wanted(path, manifest))
+    for run, part in runs:
+        _runtime.match_state(run, path, part, parameters_only)
+    if runs:
+        _, error = _try(lambda: _runtime.load_state(runs, path, parameters_only))
     error = _first_of_all(job, error)
     return (None, error) if error else (manifest, "")
 

@@ -35,11 +35,11 @@ class Graph:
     method: str = "forward"  # of the model, which was captured
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> Graph:
-        """Reads the text form. Raises ValueError naming the line of what is wrong."""
-        return Graph(
-            _core.Graph.parse(read_text(path), str(path)), unchecked="it was read from a file"
-        )
+    def load(path: str | os.PathLike[str], method: str = "forward") -> Graph:
+        """Reads the text form; `method` is the one that was captured. Raises ValueError naming the
+        line of what is wrong."""
+        core = _core.Graph.parse(read_text(path), str(path))
+        return Graph(core, unchecked="it was read from a file", method=method)
 
     def text(self) -> str:
         """Returns the text form, which parses back equal."""

@@ -73,6 +73,15 @@ class SharedState:
         """Returns the values that an objective gives, of all that there are."""
         return [value for value, holders in self._current.items() if holders[0] == name]
 
+    def shared(self, name: str) -> list[Value]:
+        """Returns the values of an objective that others may have, too."""
+        return list(self._values[name])
+
+    def written(self, name: str) -> list[Value]:
+        """Returns what an objective writes to a checkpoint: its own state, and what it gives."""
+        own = [(kind, each) for kind, each in self._trainers[name]._run.values if kind == "state"]
+        return self.owned(name) + [value for value in own if value not in self._values[name]]
+
     def _changes(self, name: str) -> list[Value]:
         """Returns the values that a step of an objective changes."""
         outputs = self._trainers[name]._graph.core.outputs

@@ -50,13 +50,22 @@ medley::TrainingState read_state(const nb::dict& entries) {
   return state;
 }
 
-// `written`: writer, name, bytes and checksum of the header of each file.
+// `written`: writer, name, bytes and checksum of the header of each file. The writers of the second
+// deal are counted behind those of the first one, and so on.
 void make_manifest(Manifest* self,
-                   const medley::ProgramDeal& dealt,
+                   const std::vector<const medley::ProgramDeal*>& deals,
                    const nb::dict& state,
                    const std::vector<File>& written) {
-  Manifest manifest{read_state(state), {}, dealt.deal.values};
-  manifest.files.resize(dealt.deal.writers.size());
+  Manifest manifest{read_state(state), {}, {}};
+  int writers = 0;
+  for (const medley::ProgramDeal* dealt : deals) {
+    for (medley::StoredValue value : dealt->deal.values) {
+      for (int& file : value.files) file += writers;
+      manifest.values.push_back(std::move(value));
+    }
+    writers += static_cast<int>(dealt->deal.writers.size());
+  }
+  manifest.files.resize(medley::at(writers));
   for (const auto& [writer, name, bytes, sha256] : written)
     manifest.files.at(medley::at(writer)) = {name, bytes, sha256};
   for (const medley::StoredFile& file : manifest.files) MEDLEY_CHECK(!file.name.empty());
@@ -120,18 +129,44 @@ void init_checkpoint(nb::module_& m) {
             new (self) medley::ProgramDeal(medley::deal(program));
           },
           "program"_a)
+      .def(
+          "__init__",
+          [](medley::ProgramDeal* self,
+             const Program& program,
+             const std::vector<std::pair<std::string, std::string>>& among,
+             const std::string& prefix) {
+            new (self)
+                medley::ProgramDeal(medley::deal(program, {among.begin(), among.end()}, prefix));
+          },
+          "program"_a,
+          "among"_a,
+          "prefix"_a,
+          "Of some values, by kind and name; those of the optimizer get the prefix.")
+      .def_prop_ro("num_writers",
+                   [](const medley::ProgramDeal& dealt) { return dealt.deal.writers.size(); })
       .def_prop_ro("held_bytes",
                    &medley::held_bytes,
                    "Of each device of all stages, while what it writes is held.");
   nb::class_<Manifest>(m, "Manifest", "What a checkpoint says about itself.")
       .def("__init__",
            &make_manifest,
-           nb::sig("def __init__(self, deal: Deal, state: dict[str, object], "
+           nb::sig("def __init__(self, deals: list[Deal], state: dict[str, object], "
                    "written: list[tuple[int, str, int, str]]) -> None"),
-           "deal"_a,
+           "deals"_a,
            "state"_a,
            "written"_a,
-           "Of a checkpoint that the devices of a program have written.")
+           "Of a checkpoint that the devices of one program, or several, have written.")
+      .def(
+          "part",
+          [](const Manifest& manifest,
+             const std::vector<std::pair<std::string, std::string>>& among,
+             const std::string& prefix) {
+            return part_of(manifest, {among.begin(), among.end()}, prefix);
+          },
+          "among"_a,
+          "prefix"_a,
+          "Returns what a program finds in a checkpoint of several: the values that it shares, by "
+          "kind and name, and the state of its optimizer, whose names begin with the prefix.")
       .def_static(
           "open",
           [](const std::string& path) { return open_checkpoint(disk(), path); },

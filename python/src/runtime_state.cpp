@@ -1,6 +1,7 @@
 // medley._runtime.StateWriter: the state of a run in checkpoints.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -40,16 +41,19 @@ void init_runtime_state(nb::module_& m) {
              medley::Run& run,
              const medley::ProgramDeal& deal,
              const std::string& folder,
-             double spread) {
-            new (self) medley::StateWriter(
-                run, deal, disk(), folder, std::chrono::nanoseconds(std::llround(spread * 1e9)));
+             double spread,
+             const std::string& prefix) {
+            const std::chrono::nanoseconds takes(std::llround(spread * 1e9));
+            new (self) medley::StateWriter(run, deal, disk(), folder, takes, prefix);
           },
-          nb::sig("def __init__(self, run: Run, deal: object, folder: str, spread: float) -> None"),
+          nb::sig("def __init__(self, run: Run, deal: object, folder: str, spread: float, "
+                  "prefix: str = '') -> None"),
           "run"_a,
           "deal"_a,
           "folder"_a,
           "spread"_a,
-          "spread: seconds that it may take, or more if it needs more.")
+          "prefix"_a = "",
+          "spread: seconds that it may take, or more if it needs more. prefix: of names of files.")
       .def_prop_ro("is_done", &medley::StateWriter::is_done)
       .def_prop_ro("bytes",
                    &medley::StateWriter::bytes,
@@ -83,16 +87,19 @@ void init_runtime_state(nb::module_& m) {
       "Raises ValueError naming the first value in which a checkpoint and a run differ.");
   m.def(
       "load_state",
-      [](medley::Run& run,
+      [](const std::vector<std::pair<medley::Run*, const medley::Manifest*>>& runs,
          const std::string& folder,
-         const medley::Manifest& manifest,
-         bool parameters_only) { load_state(run, disk(), folder, manifest, parameters_only); },
-      nb::sig("def load_state(run: Run, folder: str, manifest: object, parameters_only: bool) -> "
-              "None"),
-      "run"_a,
+         bool parameters_only) {
+        std::vector<medley::LoadedRun> loaded;
+        for (const auto& [run, manifest] : runs) loaded.push_back({run, *manifest});
+        load_state(loaded, disk(), folder, parameters_only);
+      },
+      nb::sig("def load_state(runs: list[tuple[Run, object]], folder: str, parameters_only: bool) "
+              "-> None"),
+      "runs"_a,
       "folder"_a,
-      "manifest"_a,
       "parameters_only"_a,
       nb::call_guard<nb::gil_scoped_release>(),
-      "Gives the devices of this process what they have of a checkpoint.");
+      "Gives the devices of this process what they have of a checkpoint: runs, each with what it "
+      "finds there.");
 }

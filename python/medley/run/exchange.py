@@ -6,13 +6,14 @@ Importing it takes PyTorch; what of a job the environment says is in job.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from medley import _runtime
 from medley.run import connections, ends, meeting, threads
-from medley.run.groups import Members, World
+from medley.run.groups import Members, Reordered, World
 from medley.run.job import (
     Job,
     choose_interface,
@@ -38,7 +39,7 @@ from medley.run.patience import Patience, say
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
 TIMEOUT_SECONDS = 600
 _connected: list[Any] = []  # the store of the job, and what else lives as long
-_peers: list[World | Members] = [World()]  # the ones there are now
+_peers: list[World | Members | Reordered] = [World()]  # the ones there are now
 
 
 @functools.cache
@@ -81,6 +82,20 @@ def use(peers: Members) -> None:
     _begin_pulse(peers.rank)
 
 
+@contextlib.contextmanager
+def reordered(order: Sequence[int] | None) -> Iterator[None]:
+    """Inside the block a process has another rank: its place in `order`, which lists the ranks of
+    all. None changes nothing."""
+    before = _peers[0]
+    if order is not None:
+        assert not isinstance(before, Reordered)
+        _peers[0] = Reordered(before, order)
+    try:
+        yield
+    finally:
+        _peers[0] = before
+
+
 def group_name() -> str:
     """Returns the name under which c10d knows the processes of an epoch."""
     return _peers[0].name
@@ -120,6 +135,8 @@ def join() -> Job | None:
     job = current()
     if job is not None:
         _join(job)
+        if isinstance(_peers[0], Reordered):
+            job = dataclasses.replace(job, rank=_peers[0].rank)
     return job
 
 
@@ -148,6 +165,8 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     """
     names: dict[str, str] = {}
     for name, ranks in groups.items():
+        if isinstance(_peers[0], Reordered):
+            ranks = _peers[0].ranks(ranks)
         scheduled = threads.patient() if backend == "gloo" else contextlib.nullcontext()
         with connections.guarded(), scheduled:
             group = dist.new_group(

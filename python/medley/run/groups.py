@@ -8,6 +8,7 @@ import datetime
 import os
 import socket
 import threading
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -166,3 +167,30 @@ class World:
     def all_reduce_max(self, tensor: Tensor) -> None:
         """Gives the largest of all processes' values to all."""
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+
+
+class Reordered:
+    """Processes whose ranks are those of another order."""
+
+    def __init__(self, peers: World | Members, order: Sequence[int]) -> None:
+        """`order`: the rank among the `peers` of each process."""
+        self._peers = peers
+        self._order = list(order)
+        self.name, self.size = peers.name, peers.size
+        self.rank = self._order.index(peers.rank)
+
+    def broadcast(self, tensor: Tensor, rank: int) -> None:
+        """Gives a tensor of one process to all."""
+        self._peers.broadcast(tensor, self._order[rank])
+
+    def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
+        """Gives the tensors of all processes to all."""
+        self._peers.all_gather([tensors[self._order.index(i)] for i in range(self.size)], own)
+
+    def all_reduce_max(self, tensor: Tensor) -> None:
+        """Gives the largest of all processes' values to all."""
+        self._peers.all_reduce_max(tensor)
+
+    def ranks(self, ranks: Sequence[int]) -> list[int]:
+        """Returns ranks as the peers have them."""
+        return [self._order[rank] for rank in ranks]

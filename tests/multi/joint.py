@@ -1,0 +1,45 @@
+"""What the processes of test_joint_processes.py run: `joint.py FOLDER CASE STEPS SHAPE...`.
+
+Goes on from FOLDER/run if there is a checkpoint, trains to STEPS in all, and saves after every
+step; dies in the step FOLDER/die has the number of. Rank 0 writes the losses, and the tensors in
+the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import exactness
+import torch
+from test_joint import made, trainer_of
+from joint_models import CASES
+
+
+def main(folder: Path, name: str, steps: int, shapes: list[str]) -> None:
+    """Trains."""
+    torch.set_num_threads(1)
+    with exactness.double_precision():
+        trainer = trainer_of(name, shapes, local=False)
+        trainer.resume(folder / "run")
+        order, batches = CASES[name].order, made(CASES[name])[1]
+        losses = []
+        for i in range(sum(trainer.steps.values()), steps):
+            if (folder / "die").exists() and i == int((folder / "die").read_text()):
+                if os.environ["RANK"] == "1":
+                    os.kill(os.getpid(), signal.SIGKILL)
+            losses.append(trainer.step(order[i % len(order)], batches[i]).loss)
+            trainer.save(folder / "run", wait=i % 2 == 0)
+        state = trainer.parameters() | trainer.buffers()
+        trainer.save_model(folder / "model")
+        trainer.finish()
+        if os.environ["RANK"] == "0":
+            torch.save(state, folder / "state.pt")
+            (folder / "losses.json").write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])
