@@ -61,8 +61,7 @@ void print_box(const StoredValue& value, size_t box, std::string& text) {
 }  // namespace
 
 std::string tensor_name(const StoredValue& value, size_t box) {
-  const std::string& name = value.tensor.empty() ? value.name : value.tensor;
-  return value.boxes.size() == 1 ? name : fmt::format("{}@{}", name, box);
+  return value.boxes.size() == 1 ? value.name : fmt::format("{}@{}", value.name, box);
 }
 
 std::string stored_name(const std::string& kind,
@@ -79,9 +78,7 @@ Manifest part_of(const Manifest& manifest,
     const bool is_own = value.kind == "state" && value.name.starts_with(prefix);
     if (!is_own && !among.contains({value.kind, value.name})) continue;
     part.values.push_back(value);
-    if (!is_own) continue;
-    part.values.back().tensor = value.name;
-    part.values.back().name.erase(0, prefix.size());
+    if (is_own) part.values.back().name.erase(0, prefix.size());
   }
   return part;
 }

@@ -26,9 +26,8 @@ struct StoredValue {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   FactorSizes factors;
-  std::vector<Box> boxes;   // apart, together the whole
-  std::vector<int> files;   // [box] into Manifest::files
-  std::string tensor = {};  // in the files, if it is not the name: of a part (part_of())
+  std::vector<Box> boxes;  // apart, together the whole
+  std::vector<int> files;  // [box] into Manifest::files
   bool operator==(const StoredValue&) const = default;
 };
 

@@ -290,13 +290,16 @@ void require_match(Run& run,
 void load_state(const std::vector<LoadedRun>& runs,
                 Files& files,
                 const std::string& folder,
+                const Manifest& manifest,
                 bool parameters_only) {
   std::deque<std::vector<HeldValue>> values;
   std::deque<Loading> loadings;
   for (const LoadedRun& each : runs) {
     values.push_back(held_values(each.run->worker().program()));
-    loadings.emplace_back(*each.run, values.back(), each.manifest, parameters_only);
-    read_checkpoint(files, folder, each.manifest, loadings.back().wanted());
+    loadings.emplace_back(*each.run, values.back(), each.part, parameters_only);
+    std::vector<WantedBoxes> wanted = loadings.back().wanted();
+    for (WantedBoxes& one : wanted) one.name = stored_name(one.kind, one.name, each.prefix);
+    read_checkpoint(files, folder, manifest, wanted);
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     if (parameters_only) runs[i].run->clear_state();

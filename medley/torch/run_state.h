@@ -64,10 +64,12 @@ void require_match(Run& run,
                    const Manifest& manifest,
                    bool parameters_only);
 
-// A run, and what it finds in a checkpoint: all of it, or of several runs its part.
+// A run, and what it finds in a checkpoint: all of it, or of several runs its part (part_of()), the
+// names of whose state begin with a prefix there.
 struct LoadedRun {
   Run* run = nullptr;
-  Manifest manifest;
+  Manifest part;
+  std::string prefix;
 };
 
 // Reads what the devices of this process need into memory first and, only when all of it is right,
@@ -76,6 +78,7 @@ struct LoadedRun {
 void load_state(const std::vector<LoadedRun>& runs,
                 Files& files,
                 const std::string& folder,
+                const Manifest& manifest,
                 bool parameters_only);
 
 }  // namespace medley

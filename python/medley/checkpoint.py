@@ -31,7 +31,8 @@ from medley.run import ends, epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
-Wanted = tuple[_runtime.Run, _core.Manifest]  # a run, and what it finds in a checkpoint
+# A run, what it finds in a checkpoint, and with what the names of its state begin there.
+Wanted = tuple[_runtime.Run, _core.Manifest, str]
 _LOOK_AGAIN_SECONDS = 0.005
 _DYING_SECONDS = 10.0  # that a process which was lost may still hold a lock
 _CONTAINER = Path("/sys/fs/cgroup")
@@ -439,7 +440,7 @@ def take(
 
     def wanted(path: str, manifest: _core.Manifest) -> list[Wanted]:
         require_kind(path, manifest, optimizer, parameters_only)
-        return [] if run is None else [(run, manifest)]
+        return [] if run is None else [(run, manifest, "")]
 
     return read_newest(wanted, job, found, note, exact=exact, parameters_only=parameters_only)
 
@@ -510,11 +511,12 @@ def _read(
     if error := _first_of_all(job, error):
         return None, error
     assert manifest is not None
+    whole = manifest
     runs = list(wanted(path, manifest))
-    for run, part in runs:
+    for run, part, _ in runs:
         _runtime.match_state(run, path, part, parameters_only)
     if runs:
-        _, error = _try(lambda: _runtime.load_state(runs, path, parameters_only))
+        _, error = _try(lambda: _runtime.load_state(runs, path, whole, parameters_only))
     error = _first_of_all(job, error)
     return (None, error) if error else (manifest, "")
 

@@ -83,6 +83,8 @@ class Evaluation:
         self._sizes: Sizes | None = None
         self._given = self._inputs = inputs
         self._has_values = False
+        self.lacking: list[tuple[str, str]] = []  # (kind, name) of what the training graph lacks
+        self.fill: Callable[[Any], None] = lambda run: None  # gives a run what it lacks, if known
 
     def means(
         self, run: Any, batches: Iterable[Any], step: int, together: Together
@@ -104,6 +106,7 @@ class Evaluation:
             self._begin(run, batch)
         if not self._has_values:
             self._run.share_values(run)
+            self.fill(self._run)
             self._has_values = True
         assert self._sizes is not None
         own = self._job is not None and not self._is_elastic
@@ -167,6 +170,7 @@ class Evaluation:
         types = whole_tensors.types_of(forward.core)
         known = set(run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
+        self.lacking = [each for each in lacking if each in set(self._run.values)]
         whole_tensors.start(
             self._run, self._job, lacking, forward.constants, lambda: tensors_of(self._model)
         )

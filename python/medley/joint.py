@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -110,6 +111,7 @@ class JointTrainer:
         """Returns the mean loss of an objective and its metrics, as `Trainer.evaluate` does."""
         with self._of(objective) as trainer:
             self._state.bring(objective)
+            trainer._evaluation.fill = functools.partial(self._fill, objective)
             return trainer.evaluate(data)
 
     def finish(self) -> None:
@@ -212,6 +214,17 @@ class JointTrainer:
         with self._job.of(objective):
             yield self._trainers[objective]
 
+    def _fill(self, objective: str, run: Any) -> None:
+        """Gives an evaluation the values that only other objectives train."""
+        for kind, value in self._trainers[objective]._evaluation.lacking:
+            if (giver := self._state.giver(kind, value)) is None:
+                continue
+            with self._of(giver) as trainer:
+                whole = whole_tensors.read_one(
+                    trainer._run, trainer._job, trainer._types, kind, value
+                )
+            run.load(kind, value, whole)
+
     def _read(self, kind: str) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for name in self._trainers:
@@ -258,7 +271,7 @@ class JointTrainer:
             if not parameters_only:
                 self._check(path, manifest)
             return [
-                (trainer._run, manifest.part(self._state.shared(name), f"{name}/"))
+                (trainer._run, manifest.part(self._state.shared(name), f"{name}/"), f"{name}/")
                 for name, trainer in self._trainers.items()
             ]
 

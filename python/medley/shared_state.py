@@ -73,6 +73,10 @@ class SharedState:
         """Returns the values that an objective gives, of all that there are."""
         return [value for value, holders in self._current.items() if holders[0] == name]
 
+    def giver(self, kind: str, name: str) -> str | None:
+        """Returns the objective that gives a value; None if none has it."""
+        return next(iter(self._current.get((kind, name), [])), None)
+
     def shared(self, name: str) -> list[Value]:
         """Returns the values of an objective that others may have, too."""
         return list(self._values[name])

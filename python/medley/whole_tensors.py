@@ -95,6 +95,17 @@ def start(
     read: Callable[[], Mapping[str, Tensor]],
 ) -> None:
     """Gives the devices the initial values that `read` returns, on the first process only."""
+    with exchange.reordered(None):  # the first one of the job, whatever the plan
+        _start(run, job, types, constants, read)
+
+
+def _start(
+    run: Any,
+    job: Job | None,
+    types: Types,
+    constants: Mapping[str, Tensor],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> None:
     values: dict[tuple[str, str], Tensor] = {}
     # A stage has no buffer that none of its ops reads.
     kept = set(run.values) & set(types)

@@ -1,7 +1,6 @@
 // medley._runtime.StateWriter: the state of a run in checkpoints.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -87,19 +86,21 @@ void init_runtime_state(nb::module_& m) {
       "Raises ValueError naming the first value in which a checkpoint and a run differ.");
   m.def(
       "load_state",
-      [](const std::vector<std::pair<medley::Run*, const medley::Manifest*>>& runs,
+      [](const std::vector<std::tuple<medley::Run*, const medley::Manifest*, std::string>>& runs,
          const std::string& folder,
+         const medley::Manifest& manifest,
          bool parameters_only) {
         std::vector<medley::LoadedRun> loaded;
-        for (const auto& [run, manifest] : runs) loaded.push_back({run, *manifest});
-        load_state(loaded, disk(), folder, parameters_only);
+        for (const auto& [run, part, prefix] : runs) loaded.push_back({run, *part, prefix});
+        load_state(loaded, disk(), folder, manifest, parameters_only);
       },
-      nb::sig("def load_state(runs: list[tuple[Run, object]], folder: str, parameters_only: bool) "
-              "-> None"),
+      nb::sig("def load_state(runs: list[tuple[Run, object, str]], folder: str, manifest: object, "
+              "parameters_only: bool) -> None"),
       "runs"_a,
       "folder"_a,
+      "manifest"_a,
       "parameters_only"_a,
       nb::call_guard<nb::gil_scoped_release>(),
       "Gives the devices of this process what they have of a checkpoint: runs, each with what it "
-      "finds there.");
+      "finds there, and the prefix of its state.");
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import exactness
 import pytest
 import torch
-from joint_models import CASES, ROWS, Case
+from joint_models import CASES, ROWS, Case, LinearGan, noise_and_rows
 from test_pipelines import cuts
 from torch import Tensor, nn
 
@@ -120,12 +120,18 @@ def run(name: str, trainer: medley.JointTrainer, steps: range) -> list[float]:
     return [trainer.step(case.order[i % len(case.order)], batches[i]).loss for i in steps]
 
 
+def compared(name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns what is compared: without what follows, which is a step behind PyTorch's loop."""
+    if CASES[name].loop is None:
+        return state
+    follows = ("teacher.", "key.")
+    return {name: tensor for name, tensor in state.items() if not name.startswith(follows)}
+
+
 def compare(name: str, trainer: medley.JointTrainer, losses: Sequence[float], first: int) -> None:
     """Asserts that losses from a step on, parameters and buffers are PyTorch's."""
     want_losses, want = train_eager(name)
-    got = trainer.parameters() | trainer.buffers()
-    if CASES[name].loop is not None:  # what follows is a step behind
-        got = trainer.parameters() | {n: t for n, t in got.items() if n in ("center", "queue")}
+    got = compared(name, trainer.parameters() | trainer.buffers())
     assert {n for n, _ in made(CASES[name])[0].named_parameters()} <= got.keys()
     want = {n: want[n] for n in got}
     exactness.compare(
@@ -133,8 +139,22 @@ def compare(name: str, trainer: medley.JointTrainer, losses: Sequence[float], fi
     )
 
 
-@pytest.mark.parametrize("shapes", ["one one", "one other", "rows tensor", "uneven zero"])
-@pytest.mark.parametrize("name", CASES)
+SHAPES = ("one other", "rows tensor", "uneven zero", "stages rows")
+# All cases under all plans are of the nightly tier.
+USUAL = {("dcgan", "rows tensor"), ("wgan", "uneven zero"), ("two heads", "stages rows")}
+USUAL |= {("dino", "rows tensor"), ("moco", "rows tensor"), ("distillation", "one other")}
+
+
+def with_slow_ones(usual: Collection[tuple[str, str]]) -> list[Any]:
+    """Returns every case with every pair of plans."""
+    return [
+        pytest.param(name, shapes, marks=[] if (name, shapes) in usual else [pytest.mark.slow])
+        for name in CASES
+        for shapes in SHAPES
+    ]
+
+
+@pytest.mark.parametrize(("name", "shapes"), with_slow_ones(USUAL))
 def test_objectives_train_as_a_loop_of_pytorch_does(name: str, shapes: str) -> None:
     with exactness.double_precision():
         trainer = trainer_of(name, shapes.split())
@@ -152,3 +172,68 @@ def test_a_checkpoint_resumes_all_objectives_under_other_plans(name: str, tmp_pa
         found = after.load(tmp_path)
         assert found.step == 5 and after.steps == before.steps
         compare(name, after, run(name, after, range(5, STEPS)), 5)
+
+
+class TestedByOther(LinearGan):
+    """In eval mode the loss of the generator is that of the discriminator's rows."""
+
+    def generator_loss(self, noise: Tensor, real: Tensor) -> Tensor:
+        if self.training:
+            return self.generator(noise).square().mean()
+        return self.judged(real, 1.0)
+
+
+def test_evaluation_reads_what_only_another_objective_trains() -> None:
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        model, batch = TestedByOther(), noise_and_rows()
+        methods = {"d": "discriminator_loss", "g": "generator_loss"}
+        graphs = {
+            each: medley.capture(
+                model, batch, method=methods[each], train=f"{methods[each].removesuffix('_loss')}.*"
+            )
+            for each in methods
+        }
+        trainer = medley.JointTrainer(
+            model,
+            {n: medley.Objective(g, plan_of("rows", g)) for n, g in graphs.items()},
+            local=True,
+            cluster=exactness.cluster(),
+        )
+        for _ in range(2):
+            trainer.step("d", batch)
+            found = trainer.evaluate("g", batch)["loss"]
+            model.load_state_dict(trainer.parameters())
+            model.eval()
+            assert found == pytest.approx(model.generator_loss(**batch).item(), rel=1e-10)
+            model.train()
+
+
+def test_objectives_of_equal_plans_have_one_copy_of_shared_values() -> None:
+    with exactness.double_precision():
+        trainer = trainer_of("two heads", ["rows", "rows"])
+        run("two heads", trainer, range(3))
+        one, two = (each._run for each in trainer._trainers.values())
+        weight = ("parameter", "encoder.0.weight")
+        assert one.shard(*weight, 0) is None and two.shard(*weight, 0) is not None
+        before = two.shard(*weight, 0).data_ptr()
+        run("two heads", trainer, range(3, 4))
+        assert one.shard(*weight, 0).data_ptr() == before and two.shard(*weight, 0) is None
+
+
+def test_another_set_of_objectives_is_refused(tmp_path: Path) -> None:
+    with exactness.double_precision():
+        trainer_of("linear gan", ["one"]).save(tmp_path)
+        with pytest.raises(ValueError, match="found the objectives d, g, expected classify"):
+            trainer_of("two heads", ["one"]).load(tmp_path)
+        with pytest.raises(ValueError, match="objective: found 'e', expected one of d, g"):
+            trainer_of("linear gan", ["one"]).step("e", {})
+
+
+def test_patterns_that_fit_no_parameter_are_refused() -> None:
+    with pytest.raises(ValueError, match="fits names of the model, such as 'generator.weight'"):
+        medley.capture(
+            LinearGan(), noise_and_rows(), method="generator_loss", train="decoder.*"
+        )
+    with pytest.raises(ValueError, match="method: found 'loss', expected the name of a method"):
+        medley.capture(LinearGan(), noise_and_rows(), method="loss")

@@ -85,11 +85,10 @@ def use(peers: Members) -> None:
 @contextlib.contextmanager
 def reordered(order: Sequence[int] | None) -> Iterator[None]:
     """Inside the block a process has another rank: its place in `order`, which lists the ranks of
-    all. None changes nothing."""
+    all outside of such blocks. None: the rank that it has there."""
     before = _peers[0]
-    if order is not None:
-        assert not isinstance(before, Reordered)
-        _peers[0] = Reordered(before, order)
+    own = before.peers if isinstance(before, Reordered) else before
+    _peers[0] = own if order is None else Reordered(own, order)
     try:
         yield
     finally:

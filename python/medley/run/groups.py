@@ -174,22 +174,22 @@ class Reordered:
 
     def __init__(self, peers: World | Members, order: Sequence[int]) -> None:
         """`order`: the rank among the `peers` of each process."""
-        self._peers = peers
+        self.peers = peers
         self._order = list(order)
         self.name, self.size = peers.name, peers.size
         self.rank = self._order.index(peers.rank)
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
         """Gives a tensor of one process to all."""
-        self._peers.broadcast(tensor, self._order[rank])
+        self.peers.broadcast(tensor, self._order[rank])
 
     def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
         """Gives the tensors of all processes to all."""
-        self._peers.all_gather([tensors[self._order.index(i)] for i in range(self.size)], own)
+        self.peers.all_gather([tensors[self._order.index(i)] for i in range(self.size)], own)
 
     def all_reduce_max(self, tensor: Tensor) -> None:
         """Gives the largest of all processes' values to all."""
-        self._peers.all_reduce_max(tensor)
+        self.peers.all_reduce_max(tensor)
 
     def ranks(self, ranks: Sequence[int]) -> list[int]:
         """Returns ranks as the peers have them."""
