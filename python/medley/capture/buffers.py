@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from medley.capture.errors import CaptureError
+from medley.capture.modules import calling_line
+from medley.capture.side_doors import KEPT
 
 Place = tuple[str, str]  # path of the module, name of the buffer
 
@@ -25,7 +27,8 @@ def kept(model: nn.Module, found: set[Place]) -> Iterator[None]:
     """Adds to `found` the buffers that the block assigns anew; they stay as it leaves them, without
     what their values were made of."""
     snapshot = _Snapshot(model)
-    yield
+    with snapshot.noted():
+        yield
     for place, store, new in snapshot.assigned():
         store[place[1]] = new.detach()
         found.add(place)
@@ -42,7 +45,8 @@ def copied(model: nn.Module, places: set[Place]) -> Iterator[None]:
         assert original is not None
         store[name] = original.clone()
     snapshot = _Snapshot(model)
-    yield
+    with snapshot.noted():
+        yield
     if unexpected := [place for place, _, _ in snapshot.assigned() if place not in places]:
         raise CaptureError(
             f"the model assigns its buffer {_join(*unexpected[0])!r} anew in some calls only"
@@ -63,14 +67,32 @@ class _Snapshot:
         self._modules = list(model.named_modules())
         self._buffers = [dict(module._buffers) for _, module in self._modules]
         self._parameters = [dict(module._parameters) for _, module in self._modules]
+        self.lines: dict[tuple[int, str], str] = {}  # that give a module a parameter
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Notes the lines inside the block that give modules parameters."""
+        original = nn.Module.register_parameter
+
+        def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+            self.lines[id(module), name] = calling_line()
+            original(module, name, parameter)
+
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.register_parameter = original  # type: ignore[method-assign]
 
     def assigned(self) -> Iterator[_Assigned]:
         """Yields the buffers that have become others. Raises CaptureError for a parameter, and for
         what is no longer like the buffer before."""
         for (path, module), before in zip(self._modules, self._parameters, strict=True):
             for name in _replaced(before, module._parameters):
+                at = f"{line}: " if (line := self.lines.get((id(module), name))) else ""
                 raise CaptureError(
-                    f"the model assigns its parameter {_join(path, name)!r} anew in forward"
+                    f"{at}the model assigns its parameter {_join(path, name)!r} anew in forward: "
+                    f"{KEPT}"
                 )
         all_before = [tensor for store in self._buffers for tensor in store.values()]
         for (path, module), before in zip(self._modules, self._buffers, strict=True):

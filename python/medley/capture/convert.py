@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from medley import _core
 from medley.capture.errors import CaptureError
+from medley.capture.side_doors import KEPT
 from medley.capture.trace import Traced
 
 DTYPES: dict[torch.dtype, str] = {
@@ -204,7 +205,10 @@ class _Writer:
                 source = what.mutated_input
                 if isinstance(source, desc.ParamAOTInput):
                     name = self._state_name(source.target)
-                    raise CaptureError(f"the model changes its parameter {name!r} in place")
+                    at = f"{line}: " if (line := _source(value)) else ""
+                    raise CaptureError(
+                        f"{at}the model changes its parameter {name!r} in place: {KEPT}"
+                    )
                 if not isinstance(source, desc.BufferAOTInput):
                     continue  # a tensor of the batch, which nobody reads after the step
                 buffers.append((self._state_name(source.target), value))

@@ -26,7 +26,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medley.capture import assertions, random_ops, recurrent, rewrites
+from medley.capture import assertions, random_ops, recurrent, rewrites, side_doors
 from medley.capture.attention import attention
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import ROWS_FIRST, CaptureError
@@ -101,6 +101,7 @@ class Interceptor:
         self.refused: list[Exception] = []  # questions about values whose error the model may catch
         self._by_function.update(assertions.replacements(self.refused))
         self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
+        self._by_function.update(side_doors.replacements())
         self._by_function[Tensor.__setitem__] = functools.partial(
             rewrites.assign, Tensor.__setitem__
         )
@@ -390,6 +391,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             *capture_patches(),
             *bitsandbytes_patches(),
             *peft_patches(),
+            *side_doors.side_door_patches(),
             *sequence_patches(interceptor.dropout),
         ):
             patch(owner, name, replacement)

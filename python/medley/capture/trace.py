@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from medley.capture import complex_numbers
+from medley.capture import complex_numbers, side_doors
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
 from medley.capture.errors import CaptureError, quiet, shortened
@@ -194,6 +194,8 @@ def _explain(error: Exception, modules: ModuleStack, batch: Batch, model: nn.Mod
             error,
             modules,
         )
+    if sentence := side_doors.explained(error):
+        return _placed(sentence, error, modules)
     return _placed(
         f"the model fails at a batch of other rows: {type(error).__name__}: "
         f"{shortened(str(error))} ({_size_hint(batch, model)})",
