@@ -15,8 +15,8 @@ from pathlib import Path
 
 import exactness
 import torch
-from test_joint import made, trainer_of
 from joint_models import CASES
+from test_joint import made, trainer_of
 
 
 def main(folder: Path, name: str, steps: int, shapes: list[str]) -> None:
@@ -27,10 +27,10 @@ def main(folder: Path, name: str, steps: int, shapes: list[str]) -> None:
         trainer.resume(folder / "run")
         order, batches = CASES[name].order, made(CASES[name])[1]
         losses = []
+        dies = int((folder / "die").read_text()) if (folder / "die").exists() else steps
         for i in range(sum(trainer.steps.values()), steps):
-            if (folder / "die").exists() and i == int((folder / "die").read_text()):
-                if os.environ["RANK"] == "1":
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if i == dies and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
             losses.append(trainer.step(order[i % len(order)], batches[i]).loss)
             trainer.save(folder / "run", wait=i % 2 == 0)
         state = trainer.parameters() | trainer.buffers()
