@@ -290,7 +290,9 @@ def train_eager(
         row, total = 0, 0.0
         for rows in microbatches:
             with substitute(model):
-                loss = model(**{k: v[row : row + rows] for k, v in batch.items()}) / len(microbatches)
+                loss = model(**{k: v[row : row + rows] for k, v in batch.items()}) / len(
+                    microbatches
+                )
             loss.backward()
             row, total = row + rows, total + loss.item()
         curve.losses.append(total)

@@ -139,10 +139,10 @@ def compare(name: str, trainer: medley.JointTrainer, losses: Sequence[float], fi
     )
 
 
-SHAPES = ("one other", "rows tensor", "uneven zero", "stages rows")
+SHAPES = ("one other", "tensor rows", "uneven zero", "rows stages")
 # All cases under all plans are of the nightly tier.
-USUAL = {("dcgan", "rows tensor"), ("wgan", "uneven zero"), ("two heads", "stages rows")}
-USUAL |= {("dino", "rows tensor"), ("moco", "rows tensor"), ("distillation", "one other")}
+USUAL = {("dcgan", "tensor rows"), ("wgan", "uneven zero"), ("two heads", "rows stages")}
+USUAL |= {("dino", "tensor rows"), ("moco", "tensor rows"), ("distillation", "one other")}
 
 
 def with_slow_ones(usual: Collection[tuple[str, str]]) -> list[Any]:
@@ -174,7 +174,7 @@ def test_a_checkpoint_resumes_all_objectives_under_other_plans(name: str, tmp_pa
         compare(name, after, run(name, after, range(5, STEPS)), 5)
 
 
-class TestedByOther(LinearGan):
+class EvaluatedOnOther(LinearGan):
     """In eval mode the loss of the generator is that of the discriminator's rows."""
 
     def generator_loss(self, noise: Tensor, real: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class TestedByOther(LinearGan):
 def test_evaluation_reads_what_only_another_objective_trains() -> None:
     with exactness.double_precision():
         torch.manual_seed(0)
-        model, batch = TestedByOther(), noise_and_rows()
+        model, batch = EvaluatedOnOther(), noise_and_rows()
         methods = {"d": "discriminator_loss", "g": "generator_loss"}
         graphs = {
             each: medley.capture(

@@ -103,9 +103,7 @@ WAYS: dict[str, Way] = {
     "less padding": lambda m, x, b: kept(x, b) / (b["k"].numel() - (1 - b["k"]).sum()),
     "weights of classes": lambda m, x, b: F.cross_entropy(x, b["y"], m.weight),
     "nll, weights of classes": lambda m, x, b: F.nll_loss(x.log_softmax(-1), b["y"], m.weight),
-    "weights, smoothing": lambda m, x, b: F.cross_entropy(
-        x, b["y"], m.weight, label_smoothing=0.1
-    ),
+    "weights, smoothing": lambda m, x, b: F.cross_entropy(x, b["y"], m.weight, label_smoothing=0.1),
     "ignored targets": lambda m, x, b: F.cross_entropy(x, b["y"]),
     "items of the batch": lambda m, x, b: each(x, b).sum() / b["items"],
     "valid targets": lambda m, x, b: each(x, b).sum() / (b["y"] != -100).sum().clamp(min=1).float(),
@@ -355,5 +353,5 @@ def test_a_plan_says_what_the_loss_is_over() -> None:
         assert plan.loss_over == "microbatches"
         with pytest.raises(ValueError, match="loss over microbatches: found no number"):
             medley.plan(graph, cluster(), global_batch=ROWS, loss_over="microbatches")
-        with pytest.raises(ValueError, match='loss_over: found "mean"|loss_over: found \'mean\''):
+        with pytest.raises(ValueError, match="loss_over: found \"mean\"|loss_over: found 'mean'"):
             medley.plan(graph, cluster(), global_batch=ROWS, loss_over="mean")
