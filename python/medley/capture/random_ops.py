@@ -126,7 +126,7 @@ class RandomOps(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, site: Callable[[], int], count: Callable[[], None]) -> None:
+    def __init__(self, site: Callable[[], int], count: Callable[[], None] = lambda: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draw = Draw(site)
         self._count = count
