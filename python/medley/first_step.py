@@ -14,10 +14,11 @@ from medley.cluster import Cluster
 from medley.data.inputs import Inputs
 from medley.data.loader import UnreadBatch
 from medley.graph import Graph, compare
+from medley.methods import training
 from medley.optimizer import SGD
 from medley.plan import Plan
 
-_BY_ITSELF = "per_microbatch_semantics"
+_BY_ITSELF = {"loss_over": "microbatches"}
 
 
 class FirstStep:
@@ -30,7 +31,7 @@ class FirstStep:
         self._model, self._graph = model, graph
         self._machines, self._inputs = machines, inputs
         self._rows = plan.to_dict()["global_batch"]
-        self._by_itself = bool(plan.to_dict().get(_BY_ITSELF))
+        self._by_itself = plan.to_dict().items() >= _BY_ITSELF.items()
         self._is_left = bool(graph.unchecked) or self._by_itself
 
     def check(self, batch: Any, is_first: bool) -> None:
@@ -51,8 +52,11 @@ class FirstStep:
         if isinstance(batch, UnreadBatch):
             example = batch.rows(range(min(4, batch.size or self._rows)))
         example = self._inputs.longest(example)
-        graph = self._graph
-        why = compare(graph, self._model, example, in_any_mode=True) if graph.unchecked else ""
+        graph, why = self._graph, ""
+        trained = {name for kind, name, *_ in graph.core.outputs if kind == "gradient"}
+        if graph.unchecked:
+            with training(self._model, trained.__contains__):
+                why = compare(graph, self._model, example, in_any_mode=True)
         if why or not self._by_itself:
             return why
         from medley.capture import proof
@@ -77,7 +81,7 @@ def _trained(graph: Graph, model: nn.Module, machines: Cluster, batch: Any) -> d
             "format": "medley-plan",
             "version": 1,
             "global_batch": rows,
-            _BY_ITSELF: True,
+            **_BY_ITSELF,
             "pipelines": [
                 {
                     "microbatches": [{"rows": rows // 2}] * 2,

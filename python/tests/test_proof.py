@@ -327,7 +327,7 @@ def step_by_microbatches(tmp_path: Any) -> tuple[float, float]:
         "format": "medley-plan",
         "version": 1,
         "global_batch": 4,
-        "per_microbatch_semantics": True,
+        "loss_over": "microbatches",
         "pipelines": [
             {"microbatches": [{"rows": 2}] * 2, "stages": [{"mesh": {"devices": ["a/0/0"]}}]}
         ],

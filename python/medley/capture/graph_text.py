@@ -58,10 +58,13 @@ class GraphText:
         self.text = text
         self.symbols: list[str] = []
         self.inputs: dict[str, Type] = {}  # by kind and name, as GraphRunner has them
+        self.trained: list[str] = []  # parameters with a gradient
         self.ops: list[Op] = []
         self._types: dict[str, Type | None] = {}
         for line in text.splitlines():
-            if line.startswith("symbols"):
+            if line.startswith("output gradient "):
+                self.trained.append(_unquoted(line[len('output gradient "') :].rpartition('"')[0]))
+            elif line.startswith("symbols"):
                 self.symbols = line.replace(",", " ").split()[1:]
             elif found := _OP.match(line):
                 self._add_op(found)

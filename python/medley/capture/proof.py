@@ -33,6 +33,7 @@ _LARGE = 10_000_000  # parameters, from which on two rows are enough
 _MOST_FLOPS = 2e13  # of all that is run: minutes on a few cores
 _FEW_FLOPS = 1e9  # which one thread has done before others have begun
 _SEED, _STEP = 20, 26
+_PART = 1 << 18  # elements that are compared at once, in a cache
 
 Values = dict[str, Tensor]  # as GraphRunner calls them: "loss", "gradient:fc.weight"
 
@@ -184,6 +185,8 @@ class _Pair:
             if id(each) in first
         }
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        if frozen := set(text.trained) - set(self._trained):
+            raise _UnableError(f"the graph trains {min(frozen)!r}, which the model does not")
         count = sum(each.numel() for each in state.values())
         self._rows = min(ROWS if count < _LARGE else 2, max(2, batch.rows))
         self._eps = torch.finfo(text.coarsest()).eps
@@ -256,12 +259,13 @@ class _Pair:
             raise _OddError
         if changed:
             raise self._refused(tensors, what, wanted, found, changed)
-        scale = _largest(wanted, "gradient:")
         factor = 256 if self._eps < 1e-4 else 8
         near = 0.05 if self._eps < 1e-4 else 0.25
         suspects, wrong = [], []
-        for name in sorted(wanted.keys() | found.keys(), key=lambda name: name.startswith("g")):
-            gap, size = _gap(wanted.get(name), found.get(name))
+        names = sorted(wanted.keys() | found.keys(), key=lambda name: name.startswith("g"))
+        gaps = {name: _gap(wanted.get(name), found.get(name)) for name in names}
+        scale = max((gaps[name][1] for name in names if name.startswith("gradient:")), default=0.0)
+        for name, (gap, size) in gaps.items():
             if not gap <= factor * self._eps * size:
                 suspects.append(name)
                 floor = 1e3 * self._eps * scale if name.startswith("gradient:") else 0.0
@@ -397,7 +401,7 @@ class _Pair:
             changed = [
                 f"parameter:{name}"
                 for name, each in parameters.items()
-                if precision == _AS_IT_IS and _gap(self._state[name].to(self._device), each)[0]
+                if precision == _AS_IT_IS and not _same(self._state[name].to(self._device), each)
             ]
             wanted = {"loss": loss.detach()}
             for name, metric in metrics_of(result).items():
@@ -524,7 +528,10 @@ def _gap(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
     if not wanted.numel():
         return 0.0, 0.0
     a, b = (_comparable(each) for each in (wanted, found.to(wanted.device)))
-    gap, size = float((a - b).abs().max()), float(a.abs().max())
+    parts = zip(a.reshape(-1).split(_PART), b.reshape(-1).split(_PART), strict=True)
+    ends = [torch.cat((torch.stack(x.aminmax()), torch.stack((x - y).aminmax()))) for x, y in parts]
+    first, last, least, most = torch.stack(ends).abs().amax(0).tolist()
+    gap, size = max(least, most), max(first, last)
     if math.isfinite(gap) and math.isfinite(size):
         return gap, size
     if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
@@ -533,6 +540,10 @@ def _gap(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
     if not torch.equal(a[a.isinf()], b[b.isinf()]):
         return math.inf, 0.0
     return _gap(a[is_number], b[is_number])
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or _gap(a, b)[0] == 0.0
 
 
 def _comparable(x: Tensor) -> Tensor:
