@@ -48,7 +48,7 @@ def substitute(model: nn.Module, seed: int | None = None, step: int = 0) -> Iter
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, replacement)
         stack.enter_context(_Mode(_by_function(functional, modules.site)))
-        stack.enter_context(random_ops.RandomOps(modules.site))
+        stack.enter_context(random_ops.RandomOps(modules.site, lambda: None))
         yield
 
 

@@ -384,17 +384,7 @@ class _Pair:
             handles = gradient_hooks.attach(self._model, self._hooks)
             try:
                 with self._called(precision, recorder):
-                    result = self._batch.call(self._model, batch)
-                    loss = _loss_beside(result, found)
-                    if loss.requires_grad:
-                        loss.backward()  # type: ignore[no-untyped-call]
-            except Exception as error:
-                if may_be_odd:
-                    raise _OddError from None
-                message = " ".join(str(error).split())[:200]
-                raise _UnableError(
-                    f"the model fails on {self._rows} rows: {type(error).__name__}: {message}"
-                ) from None
+                    result, loss = self._called_with(batch, found, may_be_odd)
             finally:
                 for handle in handles:
                     handle.remove()
@@ -417,6 +407,24 @@ class _Pair:
                 if gradient is not None:
                     wanted[f"gradient:{name}"] = gradient.to_dense()
         return wanted, changed
+
+    def _called_with(
+        self, batch: Sequence[Tensor], found: Values, may_be_odd: bool
+    ) -> tuple[Any, Tensor]:
+        """Returns what the model returns and its loss, whose gradients are in the parameters."""
+        try:
+            result = self._batch.call(self._model, batch)
+            loss = _loss_beside(result, found)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+            return result, loss
+        except Exception as error:
+            if may_be_odd:
+                raise _OddError from None
+            message = " ".join(str(error).split())[:200]
+            raise _UnableError(
+                f"the model fails on {self._rows} rows: {type(error).__name__}: {message}"
+            ) from None
 
     @contextlib.contextmanager
     def _called(self, precision: Precision, recorder: Recorder | None) -> Iterator[None]:
