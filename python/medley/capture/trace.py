@@ -125,6 +125,7 @@ def trace(
         raise CaptureError(_explain(error, modules, batch, model)) from None
     complex_ops = complex_numbers.lower(joint.graph_module)
     _take_one_row_from_one(joint.graph_module.graph)
+    _leave_out_running_statistics(joint.graph_module.graph)
     return Traced(
         joint.graph_module, prime, batch.names, first_names, trained, complex_ops, root.metrics
     )
@@ -143,6 +144,17 @@ def _take_one_row_from_one(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
             if not wide.users:
                 graph.erase_node(wide)
+
+
+def _leave_out_running_statistics(graph: torch.fx.Graph) -> None:
+    """Takes the running statistics from the backward ops of batch norms that train: they read those
+    of the batch only. PyTorch gives them what the step makes of the statistics last, which comes
+    from another call of the norm."""
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten.native_batch_norm_backward.default
+    ):
+        if node.args[7] is True:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
 def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
