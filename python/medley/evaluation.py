@@ -59,6 +59,16 @@ class Sums:
         return Sums(**json.loads(text))
 
 
+@dataclasses.dataclass
+class _Begun:
+    """A run that evaluates, and what it reads of batches. `has_values`: those of the trainer."""
+
+    run: Any
+    sizes: Sizes
+    inputs: Inputs
+    has_values: bool = False
+
+
 class Evaluation:
     """Runs the forward phase for a trainer's run. Has no parameters of its own: between calls it
     has none, and in one those of the run."""
@@ -79,10 +89,9 @@ class Evaluation:
         self._machines = machines
         self._job = job
         self._captured = b""  # what all have of it
-        self._run: Any = None
-        self._sizes: Sizes | None = None
-        self._given = self._inputs = inputs
-        self._has_values = False
+        # By how many times the rows of the plan it takes at most.
+        self._begun: dict[int, _Begun] = {}
+        self._given = inputs
         self.lacking: list[tuple[str, str]] = []  # (kind, name) of what the training graph lacks
         self.fill: Callable[[Any], None] = lambda run: None  # gives a run what it lacks, if known
 
@@ -101,47 +110,56 @@ class Evaluation:
         return sums.means()
 
     def add(self, sums: Sums, run: Any, batch: Any, step: int) -> None:
-        """Evaluates one batch, whose rows and means are added."""
-        if self._run is None:
-            self._begin(run, batch)
-        if not self._has_values:
-            self._run.share_values(run)
-            self.fill(self._run)
-            self._has_values = True
-        assert self._sizes is not None
+        """Evaluates one batch, whose rows and means are added. One of more rows than the plan has
+        is divided into more micro-batches."""
+        with self._reading():
+            times = self._times(batch)
+        if times not in self._begun:
+            self._begun[times] = self._begin(run, batch, times)
+        begun = self._begun[times]
+        if not begun.has_values:
+            begun.run.share_values(run)
+            self.fill(begun.run)
+            begun.has_values = True
         own = self._job is not None and not self._is_elastic
         with self._reading():
-            read: StepBatch = self._inputs.read(batch, self._plan.global_batch, self._sizes, own)
-        result = self._run.step(read.tensors, [], step, self._sizes.number(read))
+            most = times * self._plan.global_batch
+            read: StepBatch = begun.inputs.read(batch, most, begun.sizes, own)
+        result = begun.run.step(read.tensors, [], step, begun.sizes.number(read))
         sums.add(read.size.rows, {"loss": result.loss, **result.metrics})
+
+    def _times(self, batch: Any) -> int:
+        """Returns the least power of two times the plan's rows that a batch fits in."""
+        rows = self._given.rows(batch)
+        return 1 << (max(1, -(-rows // self._plan.global_batch)) - 1).bit_length()
 
     def told(self, batch: Any) -> str:
         """Returns what has to be the same in all processes, of a batch of which each has all rows
         or reads its own."""
         with self._reading():
-            return self._given.told(batch, self._plan.global_batch)
+            return self._given.told(batch, self._times(batch) * self._plan.global_batch)
 
     def drop_values(self) -> None:
         """Lets go of the parameters."""
-        if self._has_values:
-            self._run.drop_values()
-            self._has_values = False
+        for begun in self._begun.values():
+            if begun.has_values:
+                begun.run.drop_values()
+                begun.has_values = False
 
     def move(self, plan: Plan, job: Job | None) -> None:
         """From now on it is for another plan, under which a run is made when it is needed."""
         self._plan, self._job = plan, job
-        self._run = self._sizes = None
-        self._has_values = False
+        self._begun = {}
 
     def abort(self, cause: str) -> None:
-        """Ends what its run waits for, and all that it would; from any thread."""
-        if (run := self._run) is not None:
-            run.abort(cause)
+        """Ends what its runs wait for, and all that they would; from any thread."""
+        for begun in list(self._begun.values()):
+            begun.run.abort(cause)
 
     def finish(self) -> None:
         """Tells the other devices that this one evaluates no more."""
-        if self._run is not None:
-            self._run.finish()
+        for begun in self._begun.values():
+            begun.run.finish()
 
     @property
     def _is_elastic(self) -> bool:
@@ -151,18 +169,19 @@ class Evaluation:
         """Around what is the script's own."""
         return elastic.of_script() if self._is_elastic else contextlib.nullcontext()
 
-    def _begin(self, run: Any, batch: Any) -> None:
-        """Makes the run, with the first batch as an example."""
+    def _begin(self, run: Any, batch: Any, times: int) -> _Begun:
+        """Makes the run for so many times the rows of the plan, with the first batch as an
+        example."""
         if self._is_elastic:
             self._captured = exchange.from_any(self._captured)
         with self._reading(), in_eval_mode(self._model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-            example = self._inputs.longest(example)
+            example = self._given.longest(example)
             forward, self._captured = capture_forward(
                 self._model, example, self._graph.autocast, self._captured
             )
-        text, program = lowered(self._plan, self._graph.core, forward.core, self._machines)
-        self._run = _runtime.Run(
+        text, program = lowered(self._plan, self._graph.core, forward.core, self._machines, times)
+        made = _runtime.Run(
             program, self._machines, self._options(text, forward, program, run.seed)
         )
         if self._is_elastic:
@@ -170,20 +189,15 @@ class Evaluation:
         types = whole_tensors.types_of(forward.core)
         known = set(run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
-        self.lacking = [each for each in lacking if each in set(self._run.values)]
+        self.lacking = [each for each in lacking if each in set(made.values)]
         whole_tensors.start(
-            self._run, self._job, lacking, forward.constants, lambda: tensors_of(self._model)
+            made, self._job, lacking, forward.constants, lambda: tensors_of(self._model)
         )
         rank = None if self._job is None else self._job.rank
-        self._inputs = self._inputs.of(types)
-        size = self._inputs.planned(self._plan.global_batch)
-        self._sizes = Sizes(
-            self._run,
-            program,
-            size,
-            rank,
-            functools.partial(self._at_length, text, forward, program),
-        )
+        inputs = self._given.of(types)
+        size = inputs.planned(times * self._plan.global_batch)
+        at_length = functools.partial(self._at_length, text, forward, program)
+        return _Begun(made, Sizes(made, program, size, rank, at_length), inputs)
 
     def _options(
         self, text: str, forward: Graph, program: _core.Program, seed: int
@@ -245,11 +259,11 @@ def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
 
 
 def lowered(
-    plan: Plan, training: _core.Graph, forward: _core.Graph, machines: Cluster
+    plan: Plan, training: _core.Graph, forward: _core.Graph, machines: Cluster, times: int = 1
 ) -> tuple[str, _core.Program]:
     """Returns what a plan of the training graph says of the forward phase, and its program: where
     weights are, who has which rows, where stages begin, and what ops divide as far as they are the
-    same."""
+    same. Each micro-batch is there so many `times`."""
     rule = AdamW().core(forward)  # which updates nothing
     # An op may divide what it does not have in eval mode: then what suits its operands. Metrics may
     # be of all rows at once: then micro-batches are one.
@@ -257,7 +271,7 @@ def lowered(
     errors = []
     for with_ops, whole in ways:
         try:
-            text = plan_for(plan, training, forward, with_ops, whole)
+            text = plan_for(plan, training, forward, with_ops, whole, times)
             return text, _core.Program(forward, text, machines, rule)
         except ValueError as error:
             errors.append(error)
@@ -265,17 +279,24 @@ def lowered(
 
 
 def plan_for(
-    plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: bool, whole: bool
+    plan: Plan,
+    training: _core.Graph,
+    forward: _core.Graph,
+    with_ops: bool,
+    whole: bool,
+    times: int = 1,
 ) -> str:
     """Returns the text of the plan for the forward phase, with or without the choices of ops;
-    `whole`: each pipeline has one micro-batch."""
+    `whole`: each pipeline has one micro-batch. The rows are so many `times` the plan's."""
     entries = plan.to_dict()
+    entries["global_batch"] *= times
     for key in ("graph_hash", "bound", "owners"):
         entries.pop(key, None)
     names = {name for _, name, _, _ in forward.inputs}
     ops = forward.stable_names()
     order = [name for name in training.stable_names() if "/~" not in name]
     for pipeline in entries["pipelines"]:
+        pipeline["microbatches"] = pipeline["microbatches"] * times
         if whole:
             pipeline["microbatches"] = [_joined(pipeline["microbatches"])]
         begun = ""  # the op with which the stage before begins

@@ -172,9 +172,10 @@ class Trainer(WholeTensors):
         with "loss" and "accuracy") the mean, over one batch or over all that a loader yields.
 
         The model is in eval mode, without dropout, and nothing of it changes. It is computed where
-        the plan has its weights and rows. Batches are those of `step`, last ones with fewer rows
-        too; a mean over several counts each by its rows. In a job all processes call this, in an
-        elastic run with batches of all rows or those of a `Loader`.
+        the plan has its weights and rows. Batches have any number of rows: one of more than the
+        plan's is computed as more micro-batches. A mean over several counts each by its rows. In a
+        job all processes call this, in an elastic run with batches of all rows or those of a
+        `Loader`.
         """
         batches = [data] if is_batch(data, self._inputs.names) else data
         if self._recovery is not None:

@@ -281,3 +281,55 @@ def test_a_loader_that_yields_nothing_is_refused() -> None:
     trainer = trainer_of(model, medley.capture(model, batch), whole_batches(1))
     with pytest.raises(ValueError, match="evaluate: found no batch, expected one at least"):
         trainer.evaluate(iter([]))
+
+
+LARGER = (ROWS + 1, 3 * ROWS, 3 * ROWS + 1)
+
+
+@pytest.mark.parametrize("name", [*PLANS, "two pipelines"])
+def test_larger_batches_than_the_plans_are_those_of_one_device(name: str) -> None:
+    """Targets that are ignored weigh nothing, in whichever part they are."""
+    with exactness.double_precision():
+        model, batch = Ignoring().double(), classifier(3 * ROWS + 1)[1]
+        batch["labels"][: ROWS + 2] = -100
+        graph = medley.capture(model, rows_of(batch, ROWS))
+        plan = two_pipelines() if name == "two pipelines" else PLANS[name]
+        trainer = trainer_of(model, graph, plan)
+        trainer.step({"x": batch["x"][-ROWS:], "labels": batch["labels"][-ROWS:]})
+        for rows in (*LARGER[1:], ROWS):
+            part = {key: value[-rows:] for key, value in batch.items()}
+            want = eager(trainer, model, part)
+            got = trainer.evaluate(part)
+            assert got.keys() == want.keys()
+            for key, value in got.items():
+                assert value == pytest.approx(want[key].item(), rel=NEAR), (rows, key)
+
+
+def test_a_loader_of_larger_batches_weighs_each_by_its_rows() -> None:
+    with exactness.double_precision():
+        model, batch = Bare().double(), classifier(2 * ROWS + 1)[1]
+        batch = {"x": batch["x"][:, :4], "labels": batch["labels"] % 3}
+        trainer = trainer_of(model, medley.capture(model, rows_of(batch, ROWS)), PLANS["rows"])
+        found = trainer.evaluate([batch, rows_of(batch, 2)])["loss"]
+        each = [eager(trainer, model, one).item() for one in (batch, rows_of(batch, 2))]
+        rows = 2 * ROWS + 1
+        assert found == pytest.approx((rows * each[0] + 2 * each[1]) / (rows + 2), rel=NEAR)
+
+
+class Ignoring(WithMetrics):
+    """Ignores some targets."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Returns the loss."""
+        return {"loss": F.cross_entropy(self.layer(x), labels)}
+
+
+def two_pipelines() -> str:
+    """Returns a plan of unequal ones, of two micro-batches and one."""
+    rows = [[2, 1], [ROWS - 3]]
+    entries = {"format": "medley-plan", "version": 1, "global_batch": ROWS}
+    pipelines = [
+        {"microbatches": [{"rows": n} for n in each], "stages": [{"mesh": {"devices": [on]}}]}
+        for each, on in zip(rows, ("a/0/0", "a/1/0"), strict=True)
+    ]
+    return medley.Plan.from_dict({**entries, "pipelines": pipelines}).text

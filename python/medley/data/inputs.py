@@ -106,6 +106,15 @@ class Inputs:
             }
         return StepBatch(tensors, Size(count, length), padded)
 
+    def rows(self, batch: Any) -> int:
+        """Returns how many rows a batch has here; 0 of one that does not say."""
+        if isinstance(batch, UnreadBatch):
+            return batch.size or 0
+        for name, tensor in _named(batch, self._types).items():
+            if (scale := self._rows_of(name)) and tensor.dim():
+                return len(tensor) // scale
+        return 0
+
     def told(self, batch: Any, global_batch: int) -> str:
         """Returns what is the same in all processes of a batch of which each has all rows, or reads
         its own: how many there are and, of fewer than `global_batch`, what they are, so that
