@@ -11,13 +11,11 @@ std::string function_name(FunctionKind kind) {
   switch (kind) {
     case FunctionKind::kPrologue:
     case FunctionKind::kPrologueLast:
-      return "prologue";
     case FunctionKind::kPrologue2:
     case FunctionKind::kPrologue2Last:
-      return "prologue2";
     case FunctionKind::kPrologue3:
     case FunctionKind::kPrologue3Last:
-      return "prologue3";
+      return "prologue";
     case FunctionKind::kForward:
       return "forward";
     case FunctionKind::kBackward:

@@ -58,16 +58,16 @@ class Emitter {
   // wait for it where it is first read.
   void send(ValueId value, const Crossing& crossing);
   void receive(ValueId value, const Crossing& crossing);
-  // Replaces a scalar by its sum over stages, whose devices these are; a stage that does not count
+  // Replaces a value by its sum over stages, whose devices these are; a stage that does not count
   // adds nothing. `what`: its name in all stages.
   void sum_over_stages(ValueId value,
                        const std::string& what,
                        const std::vector<int>& devices,
                        bool counts = true);
-  // Returns the sum over stages of a local scalar that is whole on every device of its stage; a
+  // Returns the sum over stages of a local value that is whole on every device of its stage; a
   // stage that has none adds a zero of this type.
   ValueId sum_over_stages(std::optional<ValueId> local,
-                          DType dtype,
+                          const TensorType& type,
                           const std::string& what,
                           const std::vector<int>& devices);
 

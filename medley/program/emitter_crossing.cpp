@@ -158,31 +158,30 @@ void Emitter::sum_over_stages(ValueId value,
                               const std::string& what,
                               const std::vector<int>& devices,
                               bool counts) {
-  const DType dtype = graph_.values[at(value)].type.dtype;
+  const TensorType type = local_type(value, whole());
   const ValueId own = in_state(value, whole());
   const ValueId sum =
-      sum_over_stages(counts ? std::optional(own) : std::nullopt, dtype, what, devices);
+      sum_over_stages(counts ? std::optional(own) : std::nullopt, type, what, devices);
   for (auto& [key, all] : held_)
     if (key.first == value) all.clear();
   define(value, on_axes_that_matter(whole(), own_state(value)), sum, phase_);
 }
 
 ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
-                                 DType dtype,
+                                 const TensorType& type,
                                  const std::string& what,
                                  const std::vector<int>& devices) {
-  const TensorType type{dtype, {}};
   // Every stage adds once, whatever the number of its devices.
   ValueId own = kNone;
   if (local) {
-    own = cast(*local, dtype);
+    own = cast(*local, type.dtype);
     for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
       own = add_local_op(
           local_op("medley.keep_first.default", {ValueArgument{own}, symbols.me(axis)}), {type})[0];
   } else {
     own = add_local_op(
         local_op("aten.full.default",
-                 {std::vector<Size>{}, 0.0, dtype, NoneArgument{}, NoneArgument{}, NoneArgument{}}),
+                 {type.shape, 0.0, type.dtype, NoneArgument{}, NoneArgument{}, NoneArgument{}}),
         {type})[0];
   }
   Communication communication;

@@ -406,7 +406,7 @@ class Lowering {
 
   ValueId sum_over_all(ValueId value, DType dtype, const std::string& what) {
     return emitter_.sum_over_stages(value == kNone ? std::nullopt : std::optional(value),
-                                    dtype,
+                                    {dtype, {}},
                                     what,
                                     connections_.all_devices);
   }

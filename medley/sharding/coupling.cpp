@@ -150,10 +150,7 @@ class RowAnalysis {
              (!sum || may_sum(values[0]));
     }
     std::optional<Choice> choice = find_choice(id, false);
-    if (may_repair_ && (!choice || spreads(id, *choice)))
-      if (const std::optional<Choice> repaired = find_choice(id, true);
-          repaired && !spreads(id, *repaired))
-        choice = repaired;
+    if (!choice && may_repair_) choice = find_choice(id, true);
     if (!choice) return may_repair_ && add_constant(id);
     const std::vector<Repair> needed = *fit(id, *choice, may_repair_);
     for (size_t i = 0; i < needed.size(); ++i)
@@ -162,7 +159,7 @@ class RowAnalysis {
     return true;
   }
 
-  // Whether a sum over rows would become one for each row.
+  // Whether a sum over rows would be read by each row: a micro-batch has only its own part.
   bool spreads(OpId id, const Choice& choice) const {
     const Op& op = graph_.ops[at(id)];
     const std::vector<AxisState> states = result_states(graph_, factors_, id, choice);
@@ -208,23 +205,26 @@ class RowAnalysis {
   std::optional<Choice> find_choice(OpId id, bool repaired) const {
     const Op& op = graph_.ops[at(id)];
     const std::vector<ValueId> values = operands(op);
+    const auto fits = [&](const Choice& choice) {
+      return fit(id, choice, repaired) && !spreads(id, choice);
+    };
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (op.results[i] == kNone) continue;
       const std::optional<Choice> cut =
           cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_state(op.results[i]));
-      if (cut && fit(id, *cut, repaired)) return cut;
+      if (cut && fits(*cut)) return cut;
     }
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
       const std::optional<Choice> cut =
           cut_for_operand(graph_, factors_, id, static_cast<int>(i), states_[at(values[i])]);
-      if (cut && fit(id, *cut, repaired)) return cut;
+      if (cut && fits(*cut)) return cut;
     }
-    if (fit(id, Choice{}, repaired)) return Choice{};
+    if (fits(Choice{})) return Choice{};
     const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     for (int group = 0; instance && group < static_cast<int>(instance->linear.size()); ++group) {
       const Choice linear{ChoiceKind::kLinear, {}, -1, group};
-      if (fit(id, linear, repaired)) return linear;
+      if (fits(linear)) return linear;
     }
     return std::nullopt;
   }

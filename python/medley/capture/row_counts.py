@@ -82,8 +82,8 @@ class RowCounts:
     def with_rows(
         self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """A sum, product or comparison with a multiple of the rows is one with a count; a product with a share
-        of one row, such as 1 / x.shape[0], is a division."""
+        """A sum, product or comparison with a multiple of the rows has a count in its place; a
+        product with a share of one row, such as 1 / x.shape[0], is a division."""
         is_number = isinstance(input, Tensor) and input.is_floating_point()
         if original in _PRODUCTS and is_number and isinstance(other, float) and other:
             share = Fraction(1 / other).limit_denominator(100)
