@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from medley import _core
 from medley.ambient import is_autocast
 from medley.files import read_text
-from medley.methods import among, called, training
+from medley.methods import Loss, among, called, training
 from medley.run import exchange
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class Graph:
     constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
     autocast: torch.dtype | None = None  # under which it was captured
     unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
-    method: str = "forward"  # of the model, which was captured
+    loss: Loss = "forward"  # what was captured of the model
 
     @staticmethod
-    def load(path: str | os.PathLike[str], method: str = "forward") -> Graph:
-        """Reads the text form; `method` is the one that was captured. Raises ValueError naming the
+    def load(path: str | os.PathLike[str], loss: Loss = "forward") -> Graph:
+        """Reads the text form; `loss` is the one that was captured. Raises ValueError naming the
         line of what is wrong."""
         core = _core.Graph.parse(read_text(path), str(path))
-        return Graph(core, unchecked="it was read from a file", method=method)
+        return Graph(core, unchecked="it was read from a file", loss=loss)
 
     def text(self) -> str:
         """Returns the text form, which parses back equal."""
@@ -68,7 +68,7 @@ def capture(
     name: str | None = None,
     check: bool | None = None,
     autocast: torch.dtype | None = None,
-    method: str = "forward",
+    loss: Loss = "forward",
     train: str | Sequence[str] | None = None,
 ) -> Graph:
     """Captures forward, loss and backward of a model.
@@ -89,9 +89,10 @@ def capture(
     `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype; an autocast around
     the call has no effect. In a job of several processes the first one captures for all.
 
-    `method` names the method that is called in place of forward, for a model with several losses
-    (`JointTrainer`). `train`, a pattern of names or several, leaves gradients to the parameters
-    that fit: the graph reads all others as they are.
+    `loss` is called in place of forward: a function of the model and the batch, such as
+    `lambda model, x, y: F.mse_loss(model(x), y)`, or the name of a method of the model. `train`, a
+    pattern of names or several, leaves gradients to the parameters that fit: the graph reads all
+    others as they are.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured, or the
     first module whose output in the graph is another one; warns of ops without a rule, which every
@@ -113,8 +114,9 @@ def capture(
                 "capture: torch.autocast around it has no effect; pass autocast=torch.bfloat16",
                 stacklevel=6,
             )
-        view = called(model, method)
-        graph_name = name or ".".join([type(model).__name__, method][: 1 + (view is not model)])
+        view = called(model, loss)
+        called_as = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
+        graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
         with training(model, None if train is None else among(train)):
             captured = capture_full(view, example_batch, graph_name, check, autocast)
             if check is not False:
@@ -133,7 +135,7 @@ def capture(
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants, autocast, "".join(unchecked), method)
+    return Graph(core, constants, autocast, "".join(unchecked), loss)
 
 
 def compare(

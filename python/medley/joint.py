@@ -34,7 +34,7 @@ _KIND = "joint"  # of the optimizer, in a checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss of a model: its graph, from `medley.capture(model, batch, method=..., train=...)`, the
+    """A loss of a model: its graph, from `medley.capture(model, batch, loss=..., train=...)`, the
     plan for it, and the optimizer of the parameters that it trains."""
 
     graph: Graph

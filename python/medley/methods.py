@@ -1,30 +1,51 @@
-"""A loss among several of one model: the method that computes it, and the parameters it trains."""
+"""The loss of a graph: the function of a model that computes it, and the parameters it trains."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
 Match = Callable[[str], bool]  # of the name of a parameter
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def called(model: nn.Module, method: str) -> nn.Module:
-    """Returns the model with another method as its forward: the same modules and tensors by the
-    same names. Raises ValueError if the model has no such method."""
-    if method == "forward":
+Loss = str | Callable[..., Any]  # a method of the model, or a function of the model and the batch
+
+
+def called(model: nn.Module, loss: Loss) -> nn.Module:
+    """Returns the model with this loss as its forward: the same modules and tensors by the same
+    names. Raises ValueError if the model has no such method."""
+    if loss == "forward":
         return model
-    if not callable(getattr(model, method, None)):
-        raise ValueError(
-            f"method: found {method!r}, expected the name of a method of {type(model).__name__} "
-            "that returns a loss"
-        )
     view = model.__class__.__new__(model.__class__)
     view.__dict__.update(model.__dict__)
-    view.__dict__["forward"] = getattr(view, method)
+    if callable(loss):
+        view.__dict__["forward"] = functools.partial(_in_mode_of, view, model, loss)
+        # Hooks run where the function calls the model.
+        view.__dict__.update({name: OrderedDict() for name in _HOOKS})
+    elif callable(getattr(view, loss, None)):
+        view.__dict__["forward"] = getattr(view, loss)
+    else:
+        raise ValueError(
+            f"loss: found {loss!r}, expected a function of the model and the batch, or the name of "
+            f"a method of {type(model).__name__} that returns a loss"
+        )
     return view
+
+
+def _in_mode_of(view: nn.Module, model: nn.Module, loss: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Calls the loss with the model in the mode of its view, train or eval."""
+    before, model.training = model.training, view.training
+    try:
+        return loss(model, *args, **named)
+    finally:
+        model.training = before
 
 
 def among(patterns: str | Sequence[str]) -> Match:

@@ -69,7 +69,7 @@ class Trainer(WholeTensors):
         lengths: Lengths | None = None,
     ) -> None:
         self._graph = as_graph(graph)
-        self._model = model = called(model, self._graph.method)
+        self._model = model = called(model, self._graph.loss)
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         self.optimizer = as_optimizer(optimizer)
         self.steps = 0

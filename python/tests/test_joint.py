@@ -67,7 +67,7 @@ def captured(name: str) -> dict[str, medley.Graph]:
     case = CASES[name]
     model, batches = made(case)
     return {
-        each: medley.capture(model, batches[0], method=loss.method, train=loss.train)
+        each: medley.capture(model, batches[0], loss=loss.method, train=loss.train)
         for each, loss in case.losses.items()
     }
 
@@ -190,7 +190,7 @@ def test_evaluation_reads_what_only_another_objective_trains() -> None:
         methods = {"d": "discriminator_loss", "g": "generator_loss"}
         graphs = {
             each: medley.capture(
-                model, batch, method=methods[each], train=f"{methods[each].removesuffix('_loss')}.*"
+                model, batch, loss=methods[each], train=f"{methods[each].removesuffix('_loss')}.*"
             )
             for each in methods
         }
@@ -232,6 +232,14 @@ def test_another_set_of_objectives_is_refused(tmp_path: Path) -> None:
 
 def test_patterns_that_fit_no_parameter_are_refused() -> None:
     with pytest.raises(ValueError, match="fits names of the model, such as 'generator.weight'"):
+<<<<<<< HEAD
         medley.capture(LinearGan(), noise_and_rows(), method="generator_loss", train="decoder.*")
     with pytest.raises(ValueError, match="method: found 'loss', expected the name of a method"):
         medley.capture(LinearGan(), noise_and_rows(), method="loss")
+=======
+        medley.capture(
+            LinearGan(), noise_and_rows(), loss="generator_loss", train="decoder.*"
+        )
+    with pytest.raises(ValueError, match="loss: found 'loss', expected a function"):
+        medley.capture(LinearGan(), noise_and_rows(), loss="loss")
+>>>>>>> fcdb35b9 (capture: take a function of model and batch for the loss)
