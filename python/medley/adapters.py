@@ -91,9 +91,7 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
     found: Any = unwrapped(model)[0]
     active = str(found.active_adapter)
     with _given(model, tensors):
-        state = peft.get_peft_model_state_dict(
-            found, adapter_name=active, save_embedding_layers=False
-        )
+        state = peft.get_peft_model_state_dict(found, adapter_name=active)
         state = {name: value.detach().cpu().clone() for name, value in state.items()}
     make_folder(folder)
     with whole_file(folder / ADAPTER_FILE) as file:
