@@ -123,6 +123,23 @@ def test_a_row_without_keys_gives_zeros_and_no_gradient() -> None:
     assert bool(dk.isfinite().all()) and bool(dv.isfinite().all())
 
 
+@pytest.mark.parametrize("hidden", [-torch.finfo(torch.float64).max, -1e9, -1e4])
+def test_a_query_hidden_by_a_finite_number_gives_a_mean(hidden: float) -> None:
+    q, k, v = inputs(4, 2, 3, 5)
+    bias = torch.zeros(1, 1, 3, 5, dtype=torch.float64)
+    bias[0, 0, 1] = hidden
+    out, _ = OPS.attention(q, k, v, bias, False, 0.5)
+    mean = v.mean(2).repeat_interleave(2, 1)
+    if hidden < -1e300:
+        assert torch.allclose(out[:, :, 1], mean, rtol=1e-12, atol=1e-14)
+    expected = F.scaled_dot_product_attention(q, k, v, bias, scale=0.5, enable_gqa=True)
+    assert torch.allclose(out, expected, rtol=1e-12, atol=1e-14)
+    grad = torch.randn_like(out)
+    found = torch.autograd.grad(out, (q, k, v), grad)
+    for one, other in zip(found, torch.autograd.grad(expected, (q, k, v), grad), strict=True):
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-13)
+
+
 def test_causal_attention_of_the_last_queries_sees_all_earlier_keys() -> None:
     q, k, v = inputs(2, 2, 6, 6)
     whole, _ = OPS.attention(q, k, v, None, True, 0.5)

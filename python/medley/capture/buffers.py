@@ -78,7 +78,7 @@ class _Snapshot:
             self.lines[id(module), name] = calling_line()
             original(module, name, parameter)
 
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
+        nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ def replacements() -> Mapping[Any, Callable[..., Any]]:
     """Returns what replaces the functions that give a tensor another memory."""
     return {
         Tensor.data.__set__: _refuse("sets x.data"),  # type: ignore[attr-defined]
-        Tensor.grad.__set__: _set_grad,  # type: ignore[attr-defined]
+        Tensor.grad.__set__: _set_grad,  # type: ignore[union-attr]
     }
 
 
@@ -55,7 +55,7 @@ def _set(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def set_(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         by_model = is_user_file(sys._getframe(1).f_code.co_filename)
-        return (refused if by_model else original)(x, *args, **kwargs)  # type: ignore[no-any-return]
+        return (refused if by_model else original)(x, *args, **kwargs)
 
     return set_
 
