@@ -97,13 +97,16 @@ std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, a
     executor_->write(stage_, frames, find_input(name), to_buffer(tensor.detach()));
   executor_->run(*segment_, frames);
   std::map<std::string, at::Tensor> outputs;
+  // All are read before any is written: a buffer may become another one.
+  std::vector<std::pair<ValueId, Buffer>> replaced;
   for (const Output& output : stage_.graph.outputs) {
-    const Input* input = replaced_input(stage_.graph, output);
     Buffer buffer = executor_->read(stage_, frames, output.value);
-    if (input) executor_->write(stage_, frames, input->value, buffer);
+    if (const Input* input = replaced_input(stage_.graph, output))
+      replaced.emplace_back(input->value, buffer);
     const std::string name = name_of(output);
     if (wanted.empty() || wanted.contains(name)) outputs[name] = to_tensor(buffer);
   }
+  for (auto& [value, buffer] : replaced) executor_->write(stage_, frames, value, std::move(buffer));
   for (OpId op : watched_) {
     const std::vector<ValueId>& results = stage_.graph.ops[at(op)].results;
     for (size_t i = 0; i < results.size(); ++i) {
