@@ -297,10 +297,17 @@ class SumVerifier {
                      fmt::format("{}: {}", stage_name(s), a.name),
                      "found other cells than {} has",
                      stage_name(other_stage));
+      const auto shape = [&](size_t stage, const Communication& c) {
+        return type_of(program_.stages[stage].graph, any_value(c)).shape;
+      };
+      expect_program(a.kind == CommunicationKind::kRelay || shape(s, a) == shape(other_stage, b),
+                     fmt::format("{}: {}", stage_name(s), a.name),
+                     "found another shape than {} has",
+                     stage_name(other_stage));
     }
   }
 
-  // Single numbers.
+  // Of one shape, which no symbol changes: a number, or one for each class.
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
     const LoweredStage& stage = program_.stages[s];
@@ -310,9 +317,9 @@ class SumVerifier {
                    to_string(sum.kind));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
-        expect_program(type_of(stage.graph, value).shape.empty(),
+        expect_program(std::ranges::all_of(type_of(stage.graph, value).shape, &Size::is_constant),
                        place_of(s, sum),
-                       "value {}: expected a number",
+                       "value {}: expected a fixed shape",
                        value);
   }
 
