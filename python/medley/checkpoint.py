@@ -337,7 +337,7 @@ def _written(save: _Save) -> str:
     before = 0  # writers of the runs before
     try:
         for writer, deal in zip(save.writers, save.deals, strict=True):
-            files += [(before + number, *rest) for number, *rest in writer.finish()]
+            files += [(before + n, name, size, sum_) for n, name, size, sum_ in writer.finish()]
             before += deal.num_writers
         return json.dumps({"files": files, "error": ""})
     except OSError as error:
@@ -512,7 +512,7 @@ def _read(
         return None, error
     assert manifest is not None
     whole = manifest
-    runs = list(wanted(path, manifest))
+    runs: list[tuple[_runtime.Run, object, str]] = list(wanted(path, manifest))
     for run, part, _ in runs:
         _runtime.match_state(run, path, part, parameters_only)
     if runs:

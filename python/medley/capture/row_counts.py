@@ -38,7 +38,8 @@ def has_a_mean(loss: Tensor) -> bool:
         node = following.pop()
         if node is None or node in seen:
             continue
-        if "mean_loss" in node.name() or _DIVIDES in node.metadata:
+        metadata: Any = node.metadata
+        if "mean_loss" in node.name() or _DIVIDES in metadata:
             return True
         seen.add(node)
         following += [each for each, _ in node.next_functions]
