@@ -49,6 +49,7 @@ CHAPTERS = {
         "Groups",
         "optimizer.pointwise",
         "optimizer.whole",
+        "from_torch",
     ],
     "Schedules": [
         "warmup",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from medley.data.loader import Loader as Loader
     from medley.data.sampler import BatchSampler as BatchSampler
     from medley.data.stream import StreamLoader as StreamLoader
+    from medley.from_torch import from_torch as from_torch
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
     from medley.joint import JointTrainer as JointTrainer
@@ -94,6 +95,7 @@ _EXPORTS = {
     "WandB": "callbacks",
     "capture": "graph",
     "cosine": "schedules",
+    "from_torch": "from_torch",
     "inverse_sqrt": "schedules",
     "linear": "schedules",
     "plan": "plan",

@@ -303,6 +303,7 @@ def as_optimizer(optimizer: Optimizer | None) -> Optimizer:
         return optimizer
     found = optimizer if isinstance(optimizer, type) else type(optimizer)
     raise ValueError(
-        f"optimizer: found {found.__module__}.{found.__qualname__}, expected medley.AdamW(...) or "
-        "another of medley's: each device updates its own shards"
+        f"optimizer: found {found.__module__}.{found.__qualname__}, expected medley.AdamW(...), "
+        "another of medley's, or medley.from_torch(optimizer, model): each device updates its own "
+        "shards"
     )

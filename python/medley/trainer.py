@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from medley import _core, _runtime, checkpoint, whole_tensors
@@ -22,12 +23,13 @@ from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
 from medley.first_step import FirstStep
+from medley.from_torch import trains
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
 from medley.methods import called
 from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
-from medley.optimizer import Optimizer, as_optimizer
+from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
@@ -58,7 +60,7 @@ class Trainer(WholeTensors):
         model: nn.Module,
         graph: Graph | _core.Graph,
         plan: Plan | str | os.PathLike[str],
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | torch.optim.Optimizer | None = None,
         *,
         seed: int = 0,
         local: bool = False,
@@ -71,7 +73,7 @@ class Trainer(WholeTensors):
         self._graph = as_graph(graph)
         self._model = model = called(model, self._graph.loss)
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-        self.optimizer = as_optimizer(optimizer)
+        self.optimizer = trains(optimizer, model)
         self.steps = 0
         machines = self.plan.cluster if cluster is None else load_cluster(cluster)
         if machines is None:
