@@ -1,0 +1,29 @@
+"""Pictures and texts in one space (CLIP): a loss between all rows of a batch."""
+
+import torch
+from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+
+
+def train(steps: int) -> list[float]:
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    config = CLIPConfig(
+        text_config=CLIPTextConfig(vocab_size=61, max_position_embeddings=10, **small).to_dict(),
+        vision_config=CLIPVisionConfig(image_size=16, patch_size=8, **small).to_dict(),
+        projection_dim=12,
+    )
+    model = CLIPModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.2)
+    losses = []
+    for _ in range(steps):
+        ids, pictures = torch.randint(3, 60, (8, 10)), torch.randn(8, 3, 16, 16)
+        loss = model(input_ids=ids, pixel_values=pictures, return_loss=True).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,32 @@
+"""A translation model (T5) whose targets are padded with -100."""
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
+
+def train(steps: int) -> list[float]:
+    config = T5Config(
+        vocab_size=61,
+        d_model=16,
+        d_kv=8,
+        d_ff=24,
+        num_layers=2,
+        num_heads=2,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
+    model = T5ForConditionalGeneration(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(steps):
+        labels = torch.randint(2, 61, (8, 9))
+        labels[torch.arange(9) >= torch.randint(3, 10, (8, 1))] = -100
+        ids = torch.randint(2, 61, (8, 12))
+        mask = (torch.arange(12) < torch.randint(5, 13, (8, 1))).long()
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
