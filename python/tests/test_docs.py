@@ -80,3 +80,11 @@ def test_the_map_of_the_folders_is_complete() -> None:
     folders = sorted(p.name for p in (ROOT / "medley").iterdir() if (p / "CMakeLists.txt").exists())
     assert re.findall(r"^\*\*(\w+)\*\*", text, re.M) and folders
     assert set(re.findall(r"^\*\*(\w+)\*\*", text, re.M)) == set(folders)
+
+
+def test_the_page_of_refusals_quotes_the_sources() -> None:
+    files = sorted((ROOT / "python" / "medley").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text() for file in files))
+    joined = re.sub(r"\{[^{}]*\}", "{}", joined)
+    quoted = re.findall(r'"([^"`|]{10,})"', (ROOT / "docs" / "howto" / "refused.md").read_text())
+    assert len(quoted) > 15 and not [each for each in quoted if each not in joined]
