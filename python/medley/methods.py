@@ -39,7 +39,9 @@ def called(model: nn.Module, loss: Loss) -> nn.Module:
     return view
 
 
-def _in_mode_of(view: nn.Module, model: nn.Module, loss: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def _in_mode_of(
+    view: nn.Module, model: nn.Module, loss: Callable[..., Any], *args: Any, **named: Any
+) -> Any:
     """Calls the loss with the model in the mode of its view, train or eval."""
     before, model.training = model.training, view.training
     try:

@@ -81,7 +81,7 @@ def test_a_save_that_has_no_room_for_copies_is_written_at_once(
     monkeypatch.setattr(checkpoint, "available_memory", lambda: 1000.0)
     trainer.save(tmp_path, wait=False)
     assert "is written while training waits" in capsys.readouterr().err
-    assert trainer._saver._save.writer is None
+    assert not trainer._saver._save.writers
     trainer.finish()
     assert _core.find_checkpoints(str(tmp_path))[0][2]
 
@@ -155,7 +155,7 @@ def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -
     for step in range(4):
         want = _state(trainer, tmp_path / f"alone {step}")
         trainer.save(tmp_path / str(step), wait=False)
-        room.append(trainer._saver._save.writer.bytes)
+        room.append(trainer._saver._save.writers[0].bytes)
         trainer.step(batch)
         trainer._saver.wait()
         assert _read(tmp_path / str(step)) == want

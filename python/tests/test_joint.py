@@ -232,14 +232,6 @@ def test_another_set_of_objectives_is_refused(tmp_path: Path) -> None:
 
 def test_patterns_that_fit_no_parameter_are_refused() -> None:
     with pytest.raises(ValueError, match="fits names of the model, such as 'generator.weight'"):
-<<<<<<< HEAD
-        medley.capture(LinearGan(), noise_and_rows(), method="generator_loss", train="decoder.*")
-    with pytest.raises(ValueError, match="method: found 'loss', expected the name of a method"):
-        medley.capture(LinearGan(), noise_and_rows(), method="loss")
-=======
-        medley.capture(
-            LinearGan(), noise_and_rows(), loss="generator_loss", train="decoder.*"
-        )
+        medley.capture(LinearGan(), noise_and_rows(), loss="generator_loss", train="decoder.*")
     with pytest.raises(ValueError, match="loss: found 'loss', expected a function"):
         medley.capture(LinearGan(), noise_and_rows(), loss="loss")
->>>>>>> fcdb35b9 (capture: take a function of model and batch for the loss)

@@ -46,7 +46,7 @@ def test_any_plan_is_right(seed: int, cluster: _core.Cluster) -> None:
         run = _runtime.Run(program, cluster, {"timeout_ms": 20000})
         for name, whole in buffers.items():
             run.load("buffer", name, whole if name[0] == "x" else torch.zeros_like(whole))
-        run.step({"rows": torch.ones(BATCH, dtype=torch.float64)}, [0.1], 0)
+        run.step({"rows": torch.ones(BATCH, dtype=torch.float64)}, [[0.1, 1.0]], 0)
         for name, expected in buffers.items():
             shards = [run.shard("buffer", name, i) for i in range(DEVICES)]
             if run.is_cut("buffer", name):
