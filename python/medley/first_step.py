@@ -30,8 +30,9 @@ class FirstStep:
     ) -> None:
         self._model, self._graph = model, graph
         self._machines, self._inputs = machines, inputs
-        self._rows = plan.to_dict()["global_batch"]
-        self._by_itself = plan.to_dict().items() >= _BY_ITSELF.items()
+        said = plan.to_dict()
+        self._rows = said["global_batch"]
+        self._by_itself = said.items() >= _BY_ITSELF.items()
         self._is_left = bool(graph.unchecked) or self._by_itself
 
     def check(self, batch: Any, is_first: bool) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 from torch import nn
 
 Match = Callable[[str], bool]  # of the name of a parameter
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 Loss = str | Callable[..., Any]  # a method of the model, or a function of the model and the batch
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def called(model: nn.Module, loss: Loss) -> nn.Module:
