@@ -1,4 +1,4 @@
-"""What the check of a capture beside its model costs, in forward and backward passes of its rows.
+"""Measures the cost of the check of a capture, in forward and backward passes of its rows.
 
 python benchmarks/self_check.py [--positions 128] [--turns 3] [--threads 1]
 

@@ -40,8 +40,8 @@ struct ProgramDeal {
   Deal deal;
 };
 ProgramDeal deal(const Program& program);
-// Of some of them, by kind and name: of one of several programs over the same state. The names of
-// its optimizer's state begin with `prefix` in a checkpoint.
+// The same for the values `among`, by kind and name: one of several programs over one state. Names
+// of its optimizer's state begin with `prefix` in a checkpoint.
 using ValueNames = std::set<std::pair<std::string, std::string>>;
 ProgramDeal deal(const Program& program, const ValueNames& among, const std::string& prefix);
 // What each device holds while it writes its boxes, in bytes: all that it has of their values. By

@@ -70,13 +70,13 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Of several optimizers over the same parameters: the name of a value of one of them. Master copies
-// are of the parameters, and all have the same.
+// Returns the name of a value of one of several optimizers over the same parameters. Master copies
+// belong to the parameters: all optimizers have the same.
 std::string stored_name(const std::string& kind,
                         const std::string& name,
                         const std::string& prefix);
-// What one of them finds in a checkpoint of all: the values `among` those that it shares, and its
-// own state without the prefix.
+// Returns the part of a checkpoint that one of them reads: the shared values `among`, and its own
+// state without the prefix.
 Manifest part_of(const Manifest& manifest,
                  const std::set<std::pair<std::string, std::string>>& among,
                  const std::string& prefix);

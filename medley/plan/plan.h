@@ -97,7 +97,7 @@ struct StepBound {
   bool operator==(const StepBound&) const = default;
 };
 
-// What the loss of a step is over, by whether that is micro-batches.
+// The names of `loss_over`: [0] the whole batch, [1] the mean over micro-batches.
 inline constexpr std::string_view kLossOver[] = {"batch", "microbatches"};
 
 struct Plan {

@@ -77,7 +77,7 @@ class Preparer {
     return add_op(graph(), std::move(op), types);
   }
 
-  // What a sum over the step is computed from.
+  // The ops and inputs that a sum over the step reads.
   struct Summed {
     std::set<OpId> ops;  // the sums among them read what prologues before give
     int prologue = 0;    // in which it is summed, counted from 0
@@ -119,7 +119,7 @@ class Preparer {
     return operand == 1 && op.name.starts_with("medley.mean_loss");
   }
 
-  // Of the operand of a kStepSum.
+  // Returns the sum for the operand of a kStepSum.
   const Summed& sum_of(const Op& op) const { return sums_.at(operands(op)[0]); }
 
   static bool has_rows(const TensorType& type) {

@@ -307,7 +307,7 @@ class SumVerifier {
     }
   }
 
-  // Of one shape, which no symbol changes: a number, or one for each class.
+  // Shapes are fixed: a number, or one for each class.
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
     const LoweredStage& stage = program_.stages[s];

@@ -271,7 +271,7 @@ class Repairer {
   }
 
  private:
-  // Of an op that adds a number.
+  // Makes an op that adds a number add the share of the micro-batch.
   void add_share(Op& op) {
     const TensorType number{type_of(graph_, op.results[0]).dtype, {}};
     const ValueId all = rewrite_.emit_full(op, op.arguments[1], number);

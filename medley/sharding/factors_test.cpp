@@ -198,7 +198,7 @@ output loss %5
                                       "output loss %6"}));
 }
 
-// What is not linear in a sum that depends on parameters stays where it is.
+// An op that is not linear in a sum over parameters stays in its place.
 TEST(StepSums, ARootOfASumOfParametersCouples) {
   const Graph graph = graph_of(R"(%0 = parameter "w" : f32[4]
 %1 = batch "x" : f32[b, 4]

@@ -96,7 +96,7 @@ class Placer {
     }
   }
 
-  // What a sum over the step is computed from: it is known before any stage begins.
+  // Marks the ops that a sum over the step reads: they are known before any stage begins.
   void mark_summed() {
     for (size_t i = graph_.ops.size(); i-- > 0;) {
       const bool mean = graph_.ops[i].name.starts_with("medley.mean_loss");

@@ -157,7 +157,7 @@ class Run {
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
   void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
-  // Of each rule: the learning rate, then what follows the step (ops/update_ops.h).
+  // For each rule the learning rate, then the numbers behind the step (ops/update_ops.h).
   void set_scalars(const std::vector<std::vector<double>>& scalars, int64_t step);
   double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();

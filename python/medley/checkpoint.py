@@ -86,7 +86,7 @@ def text_hash(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one run writes of a checkpoint, in files whose names begin with `prefix`."""
+    """The part of a checkpoint that one run writes, in files whose names begin with `prefix`."""
 
     run: _runtime.Run
     deal: _core.Deal

@@ -1,5 +1,5 @@
-"""What a trainer checks in its first step, on a few rows: its graph, and its micro-batches if each
-of them is a batch of its own, beside the model in plain PyTorch."""
+"""The check of a trainer in its first step, on a few rows, beside the model in plain PyTorch: of
+its graph, and of its micro-batches if each of them is a batch of its own."""
 
 from __future__ import annotations
 

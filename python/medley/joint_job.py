@@ -14,7 +14,7 @@ from medley.run import exchange, job
 
 
 class JointJob:
-    """Of objectives by name, each with a plan. `this`: the process in the order of the job."""
+    """`this`: the process in the order of the job; `plans`: one for each objective by name."""
 
     def __init__(self, this: job.Job | None, plans: Mapping[str, Plan]) -> None:
         """Raises ValueError if a plan has other devices than the job, or the job is elastic."""

@@ -20,7 +20,7 @@ MASTER = "master:"  # before the name of a parameter: its copy in full precision
 
 
 class SharedState:
-    """Of trainers of one model, by the names of their objectives."""
+    """`trainers`: those of one model, by the names of their objectives."""
 
     def __init__(
         self, trainers: Mapping[str, Trainer], peers: _runtime.MovePeers | None = None

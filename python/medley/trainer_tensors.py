@@ -1,4 +1,4 @@
-"""What a trainer reads and takes as whole tensors: parameters, and the state of its optimizer."""
+"""Whole tensors of a trainer, read and set: parameters, and the state of its optimizer."""
 
 from __future__ import annotations
 

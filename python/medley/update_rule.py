@@ -1,4 +1,4 @@
-"""What every optimizer is: hyperparameters, numbers or functions of the step, and rules of them."""
+"""The base of every optimizer: hyperparameters, numbers or functions of the step, and rules."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class Adadelta(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfMoments(Written):
-    """What has betas: two averages that `state_names` calls."""
+    """Optimizers with betas: two averages that `state_names` calls."""
 
     state_names: ClassVar[tuple[str, str]] = ("exp_avg", "exp_avg_sq")
     betas: Betas = (0.9, 0.999)  # each in [0, 1)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from medley.capture.modules import is_user_file
 
-# What raises where its first argument does not hold, and does nothing else.
+# Functions that raise if their first argument does not hold, and do nothing else.
 _CHECKS = (
     torch._assert,
     torch._assert_scalar,

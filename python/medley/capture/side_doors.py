@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from medley.capture.errors import CaptureError
 from medley.capture.modules import is_user_file
 
-# What to write in place of a change of a parameter in forward.
+# The advice for a parameter that forward changes.
 KEPT = (
     "keep what forward changes in a buffer (register_buffer) and change it by buffer.copy_(value); "
     "of a trained parameter, compute with a changed copy"
