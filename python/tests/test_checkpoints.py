@@ -154,7 +154,7 @@ def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -
     room = []
     for step in range(4):
         want = _state(trainer, tmp_path / f"alone {step}")
-        trainer.save(tmp_path / str(step), wait=False)
+        trainer.save(tmp_path / str(step), wait=False, spread=3600.0)  # until it is waited for
         room.append(trainer._saver._save.writers[0].bytes)
         trainer.step(batch)
         trainer._saver.wait()

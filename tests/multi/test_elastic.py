@@ -15,7 +15,7 @@ import pytest
 
 import medley
 from medley import _core
-from medley.plan import find_plan
+from medley.plan import Question, find_plan
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cells
@@ -182,7 +182,7 @@ def test_the_plan_for_who_is_left_is_there_before_the_loss(
     left = [name for name in DEVICES[:4] if name != DEVICES[who]]
     machines = medley.cluster.parse_cluster(CLUSTER)
     rule, times = survivor.optimizer(), ("", "<profile>")
-    found = find_plan(graph, machines, "auto", survivor.ROWS, 0, rule, times, 0, left)
+    found = find_plan(graph, machines, Question("auto", survivor.ROWS), rule, times, left)
     assert json.loads((folder / "elastic-1.plan.json").read_text()) == json.loads(found)
     assert distance(seen(folder), one_device(graph.text(), 60)) < 1e-10
 
