@@ -52,6 +52,7 @@ class Preparer {
     recompute(prepared_, context_.recompute, context_.in_flight);
     relink();
     remove_unused();
+    name_repeated();
     return std::move(prepared_);
   }
 
@@ -492,6 +493,18 @@ class Preparer {
     reorder({order.rbegin(), order.rend()});
     renumber();
     relink();
+  }
+
+  // An op that a prologue does and a later phase does again: what else the two compute differs, so
+  // a plan decides each by itself.
+  void name_repeated() {
+    std::set<std::string> later;
+    for (size_t i = graph().ops.size(); i-- > 0;) {
+      std::string& name = prepared_.names[i];
+      const Phase phase = graph().ops[i].phase;
+      if (!later.insert(name).second && is_prologue(phase))
+        name = fmt::format("{}/{}", to_string(phase), name);
+    }
   }
 
   // Drops the values that nobody defines any more.

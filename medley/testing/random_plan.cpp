@@ -241,7 +241,7 @@ class RandomPlanner {
     return all;
   }
 
-  // The prologue repeats ops of the forward phase under their names: what is legal for one is for
+  // The backward phase repeats views of parameters under their names: what is legal for one is for
   // the other.
   void choose(const Prepared& prepared, const Factors& factors) {
     for (const Input& input : prepared.graph.inputs)
