@@ -246,9 +246,34 @@ class Preparer {
         copy.value = accumulate(copy.value, Phase::kForward, output.name);
       if (output.kind == OutputKind::kGradient)
         copy.value = accumulate(copy.value, Phase::kBackward, output.name);
+      if (output.kind == OutputKind::kBuffer && copy.value == output.value &&
+          is_of_others(output.value))
+        copy.value = append({"aten.clone.default",
+                             {ValueArgument{copy.value}, NoneArgument{}},
+                             {},
+                             Phase::kForward,
+                             "",
+                             ""},
+                            {value_of(copy.value).type},
+                            "copy/" + output.name)[0];
       graph().outputs.push_back(copy);
     }
     reorder(in_phases());
+  }
+
+  // Whether a value is a parameter, which the update changes in its memory, a tensor of the batch,
+  // which the caller may change, or a view of one.
+  bool is_of_others(ValueId value) const {
+    for (OpId producer = source_.values[at(value)].producer; producer != kNone;
+         producer = source_.values[at(value)].producer) {
+      const Op& op = source_.ops[at(producer)];
+      if (work_class(op.name) != WorkClass::kView) return false;
+      value = operands(op)[0];
+    }
+    return std::ranges::any_of(source_.inputs, [&](const Input& input) {
+      return input.value == value &&
+             (input.kind == InputKind::kParameter || input.kind == InputKind::kBatch);
+    });
   }
 
   // Phases are contiguous. What is accumulated is so at once: a gradient that waits for the end of

@@ -105,24 +105,27 @@ class _Writer:
         for node in calls:
             if self._phases[node] == "forward":
                 self._op(node)
+        scaled = any(_is_bf16(each.meta.get("val")) for each in calls)
         for node in tangents:
-            dtype = DTYPES[node.meta["val"].dtype]
-            self._emit(
-                node,
-                f"aten.full.default(sizes[], 1.0, {dtype}, none, none, none)",
-                node.meta["val"],
-                "backward",
-                "",
-                "",
-            )
-            if any(_is_bf16(each.meta.get("val")) for each in calls):
-                whole = f"medley.loss_scale.default({self._ids[node]})"
-                self._emit(node, whole, node.meta["val"], "backward", "", "")
+            self._tangent(node, scaled)
         for node in calls:
             if self._phases[node] == "backward":
                 self._op(node)
         self._outputs(next(n for n in nodes if n.op == "output"))
         return Converted("\n".join(self._lines) + "\n", self._constants, self._num_ops)
+
+    def _tangent(self, node: Node, scaled: bool) -> None:
+        """Writes the gradient of an output: 1 of the loss, 0 of what forward leaves in buffers."""
+        value = node.meta["val"]
+        what = node.meta["desc"].output
+        is_loss = isinstance(what, desc.PlainAOTOutput)
+        sizes = _list([self._size(int(size)) for size in value.shape], "sizes")
+        number = "1.0" if is_loss else "0.0"
+        text = f"aten.full.default({sizes}, {number}, {DTYPES[value.dtype]}, none, none, none)"
+        self._emit(node, text, value, "backward", "", "")
+        if is_loss and scaled:
+            whole = f"medley.loss_scale.default({self._ids[node]})"
+            self._emit(node, whole, value, "backward", "", "")
 
     def write_function(
         self, inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]
