@@ -30,6 +30,7 @@ class SharedState:
         self._peers = peers
         self._moves: dict[tuple[str, str], _core.Moves] = {}  # by the objectives from and to
         self._values = {name: _shared(each._run.values) for name, each in trainers.items()}
+        self._check_kinds()
         self._changed = {name: self._changes(name) for name in trainers}
         self._current: dict[
             Value, list[str]
@@ -85,6 +86,21 @@ class SharedState:
         """Returns what an objective writes to a checkpoint: its own state, and what it gives."""
         own = [(kind, each) for kind, each in self._trainers[name]._run.values if kind == "state"]
         return self.owned(name) + [value for value in own if value not in self._values[name]]
+
+    def _check_kinds(self) -> None:
+        """Raises ValueError for a weight that one objective changes in forward and another reads as
+        a parameter: the two would be different values."""
+        kinds: dict[str, tuple[str, str]] = {}
+        for objective, values in self._values.items():
+            for kind, value in values:
+                other, known = kinds.setdefault(value, (objective, kind))
+                if known != kind and "state" not in (known, kind):
+                    changes, reads = (other, objective) if known == "buffer" else (objective, other)
+                    raise ValueError(
+                        f"objective {changes!r} changes the frozen parameter {value!r} in forward, "
+                        f"and objective {reads!r} reads it as a parameter: make it a buffer "
+                        "(register_buffer)"
+                    )
 
     def _changes(self, name: str) -> list[Value]:
         """Returns the values that a step of an objective changes."""

@@ -161,6 +161,47 @@ class Momentum(Ends):
         return h + 0.3 * h @ self.follower.clone()
 
 
+class Teacher(Ends):
+    """The same of frozen weights, one tied, changed in place as the loops of MoCo, DINO and BYOL
+    change them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Linear(4, 4).requires_grad_(False)
+        self.teacher.load_state_dict(self.b.state_dict())
+        self.tied = nn.ParameterList([self.teacher.bias])
+        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def middle(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            for mine, other in zip(self.teacher.parameters(), self.b.parameters(), strict=True):
+                mine.mul_(0.9).add_(other, alpha=0.1)
+            self.scale.data.copy_(0.5 * self.scale)
+            wanted = self.teacher(h) + self.tied[0]
+        return h + 0.3 * self.scale * wanted
+
+
+class Copies(Ends):
+    """What buffers take as it is: a parameter, a row and the transpose of one, under autograd or
+    not. The step changes these in their memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.row, self.turned = (
+            nn.Buffer(torch.zeros(4)),
+            nn.Buffer(torch.zeros(4)),
+            nn.Buffer(torch.zeros(4, 4)),
+        )
+
+    def middle(self, h: Tensor) -> Tensor:
+        h = torch.sin(h * (1 + self.whole.clone()) + self.row.clone() + h @ self.turned.clone())
+        with torch.no_grad():
+            self.whole.copy_(self.a.bias)
+            self.row.copy_(self.b.weight[1])
+        self.turned.copy_(self.b.weight.detach().mT)
+        return h
+
+
 class Spectral(Ends):
     """A norm found by a power iteration that goes on from step to step."""
 
@@ -193,6 +234,8 @@ FREE: dict[str, Callable[[], Ends]] = {
     "counters": Counters,
     "swap": Swap,
     "momentum": Momentum,
+    "teacher": Teacher,
+    "copies": Copies,
     "spectral norm": lambda: Spectral(nn.utils.spectral_norm),
     "spectral norm as a parametrisation": lambda: Spectral(nn.utils.parametrizations.spectral_norm),
     "positions": Positions,

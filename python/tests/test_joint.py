@@ -235,3 +235,31 @@ def test_patterns_that_fit_no_parameter_are_refused() -> None:
         medley.capture(LinearGan(), noise_and_rows(), loss="generator_loss", train="decoder.*")
     with pytest.raises(ValueError, match="loss: found 'loss', expected a function"):
         medley.capture(LinearGan(), noise_and_rows(), loss="loss")
+
+
+class _Followed(nn.Module):
+    """A student, and a frozen teacher that one of two losses moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(4, 4)
+        self.teacher = nn.Linear(4, 4).requires_grad_(False)
+
+    def follow(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.teacher.weight.lerp_(self.student.weight, 0.1)
+        return (self.student(x) - self.teacher(x)).square().mean()
+
+    def agree(self, x: Tensor) -> Tensor:
+        return (self.student(x) - self.teacher(x)).abs().mean()
+
+
+def test_a_frozen_weight_that_one_objective_changes_is_no_parameter_of_another() -> None:
+    with exactness.double_precision():
+        model, x = _Followed(), torch.randn(ROWS, 4)
+        objectives = {}
+        for name in ("follow", "agree"):
+            graph = medley.capture(model, {"x": x}, loss=name)
+            objectives[name] = medley.Objective(graph, plan_of("one", graph), medley.SGD(lr=0.1))
+        with pytest.raises(ValueError, match="'follow' changes the frozen parameter 'teacher.weig"):
+            medley.JointTrainer(model, objectives, local=True, cluster=exactness.cluster())

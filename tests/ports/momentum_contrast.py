@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 class MoCo(nn.Module):
     queue: Tensor
-    pointer: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class DINO(nn.Module):
     @torch.no_grad()
     def update_teacher(self, m: float) -> None:
         for p, t in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
-            t.mul_(m).add_(p, alpha=1 - m)
+            t.mul_(m).add_((1 - m) * p)
 
 
 def train(steps: int) -> list[float]:

@@ -87,12 +87,19 @@ class _Writer:
         self._num_ops = 0
         self._phases: dict[Node, str] = {}
         self._modules: dict[Node, str] = {}
+        self._changed: set[str] = set()  # the parameters and buffers that forward changes
 
     def write(self) -> Converted:
         graph = self._traced.module.graph
         nodes = list(graph.nodes)
         self._inherit(nodes)
         tangents: list[Node] = []
+        self._changed = {
+            self._state_name(each.mutated_input.target)
+            for each in nodes[-1].meta["desc"]
+            if isinstance(each, desc.InputMutationAOTOutput)
+            and isinstance(each.mutated_input, (desc.ParamAOTInput, desc.BufferAOTInput))
+        }
         self._inputs([n for n in nodes if n.op == "placeholder"], tangents)
         lifted = [n for n in nodes if n.op == "get_attr"]
         made = self._constant_inputs(lifted)
@@ -178,9 +185,12 @@ class _Writer:
             else:
                 raise CaptureError(f"an input of a kind that is not supported: {what.expr()}")
 
-    @staticmethod
-    def _kind(what: desc.ParamAOTInput | desc.BufferAOTInput) -> str:
-        return "parameter" if isinstance(what, desc.ParamAOTInput) else "buffer"
+    def _kind(self, what: desc.ParamAOTInput | desc.BufferAOTInput) -> str:
+        """A frozen weight that forward changes is a buffer."""
+        is_buffer = isinstance(what, desc.BufferAOTInput)
+        return (
+            "buffer" if is_buffer or self._state_name(what.target) in self._changed else "parameter"
+        )
 
     def _state_name(self, target: str) -> str:
         name = target.removeprefix("model.")
@@ -206,15 +216,15 @@ class _Writer:
                     gradients.setdefault(self._state_name(what.grad_of.target), []).append(value)
             elif isinstance(what, desc.InputMutationAOTOutput):
                 source = what.mutated_input
-                if isinstance(source, desc.ParamAOTInput):
-                    name = self._state_name(source.target)
+                if not isinstance(source, (desc.ParamAOTInput, desc.BufferAOTInput)):
+                    continue  # a tensor of the batch, which nobody reads after the step
+                name = self._state_name(source.target)
+                if name in self._traced.trained:
                     at = f"{line}: " if (line := _source(value)) else ""
                     raise CaptureError(
                         f"{at}the model changes its parameter {name!r} in place: {KEPT}"
                     )
-                if not isinstance(source, desc.BufferAOTInput):
-                    continue  # a tensor of the batch, which nobody reads after the step
-                buffers.append((self._state_name(source.target), value))
+                buffers.append((name, value))
             elif isinstance(what, desc.PlainAOTOutput):
                 results.append(value)
         if not results or not gradients:

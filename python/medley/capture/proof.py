@@ -398,13 +398,16 @@ class _Pair:
             changed = [
                 f"parameter:{name}"
                 for name, each in parameters.items()
-                if precision == _AS_IT_IS and not _same(self._state[name].to(self._device), each)
+                if f"buffer:{name}" not in found
+                and precision == _AS_IT_IS
+                and not _same(self._state[name].to(self._device), each)
             ]
             wanted = {"loss": loss.detach()}
             for name, metric in metrics_of(result).items():
                 if f"metric:{name}" in found:
                     wanted[f"metric:{name}"] = metric.detach()
-            for name, buffer in self._model.named_buffers():
+            moved = [(n, each) for n, each in parameters.items() if f"buffer:{n}" in found]
+            for name, buffer in (*self._model.named_buffers(), *moved):
                 known = self._state.get(name)
                 is_new = known is None or (buffer.shape == known.shape and buffer.equal(known))
                 if f"buffer:{name}" in found or not (is_new or precision != _AS_IT_IS):

@@ -26,6 +26,7 @@ from medley.capture.gradient_hooks import gradient_hooks
 from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line
 from medley.capture.root import Root, fake_state, started
+from medley.capture.side_doors import KEPT
 from medley.capture.state import Attributes, RandomStates, Values, changes
 from medley.capture.trace import choose_primes, source_of
 
@@ -180,10 +181,7 @@ class _Recorder(TorchDispatchMode):
                 f"{_at(place)}the model changes {self._names.owner(tensor)} in place: {_INSTEAD}"
             )
         if name := self._names.parameter(tensor):
-            raise _RefusedError(
-                f"{_at(place)}the model changes its {name} in place: make it a buffer "
-                "(register_buffer), or use the changed value by torch.func.functional_call"
-            )
+            raise _RefusedError(f"{_at(place)}the model changes its {name} in place: {KEPT}")
         mark.follows |= by.follows
         mark.carried |= by.carried
 
@@ -204,12 +202,14 @@ class _Names:
                 self._storages[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
 
     def start(self, model: nn.Module) -> None:
-        """Knows the parameters' stand-ins, which the model has now."""
+        """Knows the stand-ins of trained parameters, which the model has now."""
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
             self._fakes[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
 
     def parameter(self, tensor: Tensor) -> str:
-        """Returns the parameter whose stand-in shares its memory with a tensor."""
+        """Returns the trained parameter whose stand-in shares its memory with a tensor."""
         return self._fakes.get(tensor.untyped_storage()._cdata, "")
 
     def registered(self, tensor: Tensor) -> str:

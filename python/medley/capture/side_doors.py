@@ -14,7 +14,7 @@ from medley.capture.modules import is_user_file
 
 # The advice for a parameter that forward changes.
 KEPT = (
-    "keep what forward changes in a buffer (register_buffer) and change it by buffer.copy_(value); "
+    "keep what forward changes in a buffer or a frozen parameter, and change it by x.copy_(value); "
     "of a trained parameter, compute with a changed copy"
 )
 _INSTEAD = "for a tensor of this call write x = value"
