@@ -171,6 +171,7 @@ void run_plan(const PlanArguments& options, Session& session) {
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   Progress progress(session.terminal, clock);
+  std::string left_out;
   const auto [found, reached] = find(
       {.graph = graph,
        .cluster = cluster,
@@ -186,7 +187,11 @@ void run_plan(const PlanArguments& options, Session& session) {
        .is_over = is_over,
        .analysis = &analysis,
        .progress =
-           [&](std::string_view what, size_t number, size_t of) { progress.at(what, number, of); }},
+           [&](std::string_view what, size_t number, size_t of) { progress.at(what, number, of); },
+       .left_out =
+           [&](const std::string& why) {
+             left_out += fmt::format("left out a candidate that cannot be lowered: {}\n", why);
+           }},
       goal,
       asked);
   if (options.output.empty()) {
@@ -201,7 +206,7 @@ void run_plan(const PlanArguments& options, Session& session) {
     session.out << said.dump(2) + "\n";
     return;
   }
-  session.out << explain(found, about) + gap_text(found);
+  session.out << explain(found, about) + gap_text(found) + left_out;
   if (reached) session.out << goal_text(*reached, goal->steps);
 }
 

@@ -417,6 +417,11 @@ Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
 }
 
 void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial) {
+  const auto why = why_left_out(request_, [&] { repair(std::move(candidate), std::move(trial)); });
+  if (why && misfit_.empty()) misfit_ = *why;
+}
+
+void CandidateSet::repair(PlanCandidate candidate, std::optional<Trial> trial) {
   Extra extra;
   for (const PipelineCandidate& pipeline : candidate.pipelines)
     extra.emplace_back(pipeline.stages.size());
@@ -478,13 +483,18 @@ void CandidateSet::try_next(std::vector<std::optional<Trial>>& trials) {
   for (size_t i = begin; i < end; ++i) {
     const bool is_slower = timed_[i].time / timed_[0].time > kClearlySlower;
     if (request_.faster_than ? is_too_slow(timed_[i].time) : is_slower) break;
-    trials.push_back(trial(timed_[i].candidate, {}));
+    std::optional<Trial>& made = trials.emplace_back();
+    why_left_out(request_, [&] { made = trial(timed_[i].candidate, {}); });
   }
+  // evaluate() says why one is left out.
   for_each_in_parallel(trials.size() - begin, [&](size_t i) {
     std::optional<Trial>& trial = trials[begin + i];
     if (!trial) return;
-    lower(*trial);
-    simulate(*trial);
+    const auto why = why_left_out(request_, [&] {
+      lower(*trial);
+      simulate(*trial);
+    });
+    if (why) trial.reset();
   });
 }
 
@@ -549,8 +559,9 @@ void CandidateSet::join_axes() {
 Outcome CandidateSet::best() const {
   if (!best_ && (timed_.empty() ? dropped_ : is_too_slow(timed_[0].time)))
     return Infeasible{"none is predicted to be faster than what is known"};
-  if (!best_)
-    return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
+  if (!best_ && !misfit_.empty()) return Infeasible{misfit_};
+  if (!best_ && !synthesis_.failure().empty()) return Infeasible{synthesis_.failure()};
+  if (!best_) return Infeasible{"no chain of stages has room for a micro-batch"};
   Plan plan = *best_;
   std::vector<Stage*> stages;
   for (Pipeline& pipeline : plan.pipelines)

@@ -238,6 +238,8 @@ class CandidateSet {
   Nanoseconds simulated_step(const Trial& trial) const;
   // `trial`: of the candidate; nothing: not made yet.
   void evaluate(PlanCandidate candidate, std::optional<Trial> trial);
+  // evaluate(), and throws if the candidate cannot be lowered.
+  void repair(PlanCandidate candidate, std::optional<Trial> trial);
   void find_defaults(const PipelineCandidate& pipeline);
   std::string name_of_first(int layer) const;
   std::vector<Shortage> find_shortages(const Trial& trial) const;

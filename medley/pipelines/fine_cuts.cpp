@@ -259,7 +259,9 @@ Outcome best_with_finer_cuts(const Request& request,
   auto* plan = std::get_if<Plan>(&found);
   if (!plan) return found;
   Nanoseconds step = candidates.best_step();
-  if (std::optional<FinerPlan> finer = with_finer_cuts(request, pools, candidates)) {
+  std::optional<FinerPlan> finer;
+  why_left_out(request, [&] { finer = with_finer_cuts(request, pools, candidates); });
+  if (finer) {
     *plan = std::move(finer->plan);
     step = finer->step;
   }

@@ -188,12 +188,19 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     const auto [found, is_new] = completed_.try_emplace(range_key(key.query));
     if (is_new) missing.emplace_back(found->first, &found->second);
   }
-  for_each_in_parallel(missing.size(),
-                       [&](size_t i) { *missing[i].second = complete(missing[i].first); });
+  std::vector<std::optional<std::string>> reasons(missing.size());
+  for_each_in_parallel(missing.size(), [&](size_t i) {
+    reasons[i] = why_left_out(request_, [&] { *missing[i].second = complete(missing[i].first); });
+  });
+  note(reasons);
   // Those that differ in the price of memory only, the lowest first.
   std::map<Key, std::vector<std::pair<const Key, std::optional<StageSolution>>*>> distinct;
   std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
   for (const Key& key : keys) {
+    if (!completed_.at(range_key(key.query)).prepared) {
+      solved_[key] = std::nullopt;
+      continue;
+    }
     std::optional<Alike> like = find_alike(key);
     auto& fresh = *solved_.try_emplace(key).first;
     if (like)
@@ -206,14 +213,26 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     num_syntheses_ += static_cast<int>(group.size());
     groups.push_back(std::move(group));
   }
+  reasons.assign(groups.size(), {});
   for_each_in_parallel(groups.size(), [&](size_t i) {
     std::optional<OpCatalogue> catalogue;
-    for (auto* one : groups[i]) one->second = synthesise(one->first, catalogue);
+    for (auto* one : groups[i]) {
+      auto why = why_left_out(request_, [&] { one->second = synthesise(one->first, catalogue); });
+      if (!why) continue;
+      catalogue.reset();
+      if (!reasons[i]) reasons[i] = std::move(why);
+    }
   });
+  note(reasons);
   for (const auto& [solution, like] : others) {
     *solution = like.solution;
     if (*solution) (*solution)->stage = renamed(like.solution->stage, like.names);
   }
+}
+
+void StageSynthesis::note(const std::vector<std::optional<std::string>>& reasons) {
+  for (const std::optional<std::string>& why : reasons)
+    if (why && failure_.empty()) failure_ = *why;
 }
 
 // Another whole with the same configuration that computes the same, solved or about to be.
@@ -223,6 +242,7 @@ std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) 
     return std::span(like_).subspan(at(query.begin), at(query.end - query.begin));
   };
   for (const auto& [other, solution] : solved_) {
+    if (!completed_.at(range_key(other.query)).prepared) continue;
     StageConfig config = other.query.config;
     config.in_flight = key.query.config.in_flight;  // it matters to what is computed only
     if (other.layer || other.query.mesh != key.query.mesh || config != key.query.config ||
@@ -317,7 +337,9 @@ bool StageSynthesis::defaults_suffice(const StageQuery& query) const {
   if (!said.by_rows || said.stage.ops.empty()) return false;
   Plan plan = outline(request_, query.mesh, query.config);
   only_pipeline(plan).stages[0].recompute = query.config.recompute;
-  return is_worse(said.option, price_alone(query, plan));
+  bool suffice = false;
+  why_left_out(request_, [&] { suffice = is_worse(said.option, price_alone(query, plan)); });
+  return suffice;
 }
 
 const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {

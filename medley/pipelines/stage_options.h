@@ -139,6 +139,9 @@ class StageSynthesis {
   static StageConfig config_of(const StageOption& option, StageConfig config, int in_flight);
 
   int num_syntheses() const { return num_syntheses_; }
+  // Why the first of the stages is left out that cannot be lowered: they have no solution. Empty:
+  // none is.
+  const std::string& failure() const { return failure_; }
 
  private:
   struct Key {
@@ -165,6 +168,7 @@ class StageSynthesis {
     const std::optional<StageSolution>& solution;
     Renaming names;
   };
+  void note(const std::vector<std::optional<std::string>>& reasons);
   std::optional<Alike> find_alike(const Key& key) const;
   Completed complete(const RangeKey& key);
   // `catalogue`: of all that differ from it in the price of memory only; made when it is needed.
@@ -194,6 +198,7 @@ class StageSynthesis {
   std::vector<int> like_;  // [layer] the first one of its structure
   std::map<RangeKey, Completed> completed_;
   std::map<Key, std::optional<StageSolution>> solved_;
+  std::string failure_;
   int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
   std::map<std::pair<StageConfig, StageMesh>, StageOptionTable> offers_;
 };

@@ -186,8 +186,10 @@ class GoalSearch {
     one.within.reset();
     one.known = nullptr;
     ++planned_;
-    Outcome outcome = plan(one);
-    if (auto* found = std::get_if<Plan>(&outcome)) keep(priced(std::move(*found)));
+    why_left_out(request_, [&] {
+      Outcome outcome = plan(one);
+      if (auto* found = std::get_if<Plan>(&outcome)) keep(priced(std::move(*found)));
+    });
   }
 
   GoalPlan priced(Plan plan) const {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -29,6 +30,9 @@
 
 namespace medley {
 namespace {
+
+// Ends a search that another one has made needless. It is no Error: none of its candidates fails.
+struct NobodyWaits {};
 
 // In percent: what sums over layers say of a mesh may be longer by as much than it is.
 constexpr int64_t kSlowerMesh = 110;
@@ -97,15 +101,25 @@ class Auto {
     one.stages = &stages_;
     one.proved = [&](Nanoseconds proved) { least_ = std::min(least_.value_or(proved), proved); };
     report(request_, name(i), i + 1, rows_.size());
-    take(i, one.ask(name(i)));
+    take(i, answered(one, name(i)));
+  }
+
+  // Of a strategy that fails, the reason; the others go on.
+  static Outcome answered(const Request& one, const std::string& strategy) {
+    Outcome answer = Infeasible{};
+    if (auto why = why_left_out(one, [&] { answer = one.ask(strategy); }))
+      answer = Infeasible{std::move(*why)};
+    return answer;
   }
 
   void take(size_t i, Outcome answer) {
     const Outcome& outcome = known_.emplace(name(i), std::move(answer)).first->second;
+    std::optional<std::string> reason;
     if (const auto* no = std::get_if<Infeasible>(&outcome))
-      reasons_[rows_[i]] = fmt::format("{}: {}", name(i), no->reason);
+      reason = no->reason;
     else
-      keep(std::get<Plan>(outcome), rows_[i]);
+      reason = why_left_out(request_, [&] { keep(std::get<Plan>(outcome), rows_[i]); });
+    if (reason) reasons_[rows_[i]] = *reason;
   }
 
   // This one, a search for a mesh, beside those behind it: it is mostly one thing after another,
@@ -118,9 +132,9 @@ class Auto {
     const auto others = [&] { ask_from(i + 1); };
     for_each_beside(others, 1, [&](size_t, const std::atomic<bool>& left_out) {
       one.progress = [&](std::string_view, size_t, size_t) {
-        if (left_out) throw Error(Blame::kUs, "nobody waits for it");
+        if (left_out) throw NobodyWaits();
       };
-      answer = one.ask(name(i));
+      answer = answered(one, name(i));
     });
     take(i, std::move(answer));
   }
@@ -148,8 +162,9 @@ class Auto {
       one.known = nullptr;
       if (best_ && work_bound(one) >= best_time_) continue;
       if (best_ && is_slow(pools[p])) continue;
-      const Outcome outcome = one.ask("hap");
-      if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
+      const Outcome outcome = answered(one, "hap");
+      if (const auto* found = std::get_if<Plan>(&outcome))
+        why_left_out(request_, [&] { keep(*found, strategies().size()); });
     }
   }
 
@@ -165,16 +180,25 @@ class Auto {
 
   // What the first ones answered in haste they are asked again.
   Infeasible explain() const {
-    std::string all;
+    std::vector<std::pair<std::string, std::string>> texts;  // strategies, reason
     for (const auto& [row, reason] : reasons_) {
       std::string text = reason;
       const Strategy& strategy = strategies()[row];
+      const std::string name(strategy.name);
       if (strategy.asked_by_auto == AskedByAuto::kFirst)
-        if (const Outcome again = request_.ask(strategy.name);
+        if (const Outcome again = answered(request_, name);
             std::holds_alternative<Infeasible>(again))
-          text = fmt::format("{}: {}", strategy.name, std::get<Infeasible>(again).reason);
-      all += (all.empty() ? "" : "; ") + text;
+          text = std::get<Infeasible>(again).reason;
+      const auto same =
+          std::ranges::find(texts, text, &std::pair<std::string, std::string>::second);
+      if (same == texts.end())
+        texts.emplace_back(name, text);
+      else
+        same->first += ", " + name;
     }
+    std::string all;
+    for (const auto& [names, text] : texts)
+      all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", names, text);
     return {all};
   }
 
@@ -329,8 +353,16 @@ Outcome plan(const Request& request) {
     asked.besides = [&](const Program& program, Nanoseconds step) {
       return survival(program, request.cluster, step).costs();
     };
+  std::mutex several;
+  std::set<std::string> left_out;
+  asked.left_out = [&](const std::string& why) {
+    const std::scoped_lock lock(several);
+    left_out.insert(why);
+  };
   Outcome outcome = asked.ask(request.strategy);
   auto* found = std::get_if<Plan>(&outcome);
+  for (const std::string& why : left_out)
+    if (found && request.left_out) request.left_out(why);
   if (found) found->loss_over_microbatches = request.loss_over_microbatches;
   if (found) note_types(*found, request.graph, request.cluster);
   if (found && request.survive > 0) {

@@ -38,8 +38,8 @@ class AtOnce {
     best_ = {one, std::move(program), step};
     // More micro-batches make room, and take longer.
     for (bool faster = true; faster && may_have(count); count *= 2) {
-      Priced two = priced(two_at_once(one, count));
-      faster = two.step < best_.step;
+      std::optional<Priced> two = priced(two_at_once(one, count));
+      faster = two && two->step < best_.step;
       keep(std::move(two));
     }
     const Pipeline& found = only_pipeline(best_.plan);
@@ -51,10 +51,16 @@ class AtOnce {
   }
 
  private:
-  Priced priced(Plan plan) const {
-    Program program = lower(request_, plan);
-    const Nanoseconds step = price(request_, program);
-    return {std::move(plan), std::move(program), step};
+  // Nothing: it cannot be lowered.
+  std::optional<Priced> priced(Plan plan) const {
+    Program program;
+    Nanoseconds step;
+    const auto why = why_left_out(request_, [&] {
+      program = lower(request_, plan);
+      step = price(request_, program);
+    });
+    if (why) return std::nullopt;
+    return Priced{std::move(plan), std::move(program), step};
   }
 
   bool may_have(int64_t count) const {
@@ -77,10 +83,9 @@ class AtOnce {
   }
 
   // Returns whether it fits.
-  bool keep(Priced found) {
-    const bool faster = found.step < best_.step;
-    if (find_misfit(found.plan, found.program, request_)) return false;
-    if (faster) best_ = std::move(found);
+  bool keep(std::optional<Priced> found) {
+    if (!found || find_misfit(found->plan, found->program, request_)) return false;
+    if (found->step < best_.step) best_ = std::move(*found);
     return true;
   }
 
@@ -102,9 +107,9 @@ class AtOnce {
     for (const auto& shares : shares_of_levels(request_.cluster, devices, speeds))
       for (const int64_t of : {count, 2 * count})
         if (may_have(of)) plans.push_back(two_at_once(with_shares(best_.plan, shares), of));
-    std::vector<Priced> found(plans.size());
+    std::vector<std::optional<Priced>> found(plans.size());
     for_each_in_parallel(found.size(), [&](size_t i) { found[i] = priced(std::move(plans[i])); });
-    for (Priced& each : found) keep(std::move(each));
+    for (std::optional<Priced>& each : found) keep(std::move(each));
   }
 
   // What travels beside ops no longer counts for the shares.

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 #include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
@@ -55,6 +56,9 @@ struct Request {
   std::function<void(Nanoseconds)> proved{};
   // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};
+  // Receives why a candidate is left out. Threads call it; plan() calls its caller's once it has a
+  // plan, in order, each text once.
+  std::function<void(const std::string& why)> left_out{};
   // What a step of a plan costs besides, where it takes so long: set by plan(). Null: nothing.
   std::function<Nanoseconds(const Program& program, Nanoseconds step)> besides{};
   // Answers a request by the strategy that it names: the table of strategies, set by plan().
@@ -80,6 +84,21 @@ Program lower(const Request& request, const Plan& plan);
 // For strategies: what plans are compared by, the step as simulated and what it costs besides.
 // Requires: costs.
 Nanoseconds price(const Request& request, const Program& program);
+
+// For strategies: calls attempt(), which looks at one of several candidates. If that throws because
+// the candidate cannot be lowered or priced, the candidate is left out: returns why. Failures of
+// the environment, and exceptions that end a search (`progress`), pass through.
+template <typename Attempt>
+std::optional<std::string> why_left_out(const Request& request, const Attempt& attempt) {
+  try {
+    attempt();
+  } catch (const Error& error) {
+    if (error.blame() == Blame::kEnvironment) throw;
+    if (request.left_out) request.left_out(error.what());
+    return error.what();
+  }
+  return std::nullopt;
+}
 
 // Of the cluster, in the order of the request.
 std::vector<int> devices_of(const Request& request);

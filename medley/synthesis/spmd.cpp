@@ -50,7 +50,8 @@ struct SearchResult {
 };
 
 bool keep(SearchResult& found, SpmdCandidate candidate) {
-  const bool better = !candidate.beaten && (!found.best || candidate.better_than(*found.best));
+  const bool better = !candidate.beaten && !candidate.left_out &&
+                      (!found.best || candidate.better_than(*found.best));
   if (better) found.best = std::move(candidate);
   return better;
 }
@@ -250,7 +251,8 @@ class Synthesis {
   static SpmdCandidate without_program(const SpmdCandidate& candidate) {
     return {.step = candidate.step,
             .missing_bytes = candidate.missing_bytes,
-            .of_any_count = candidate.of_any_count};
+            .of_any_count = candidate.of_any_count,
+            .left_out = candidate.left_out};
   }
 
   // Plans that do the same are priced once. The second time there is no program: nobody needs that
@@ -380,7 +382,8 @@ class Synthesis {
             decider_.look_ahead(starts_.of(0)[0], first_count(), request_.faster_than, {});
         return;
       }
-      Outcome outcome = request_.ask(asked_again_[i]);
+      Outcome outcome = Infeasible{};
+      why_left_out(request_, [&] { outcome = request_.ask(asked_again_[i]); });
       if (auto* found = std::get_if<Plan>(&outcome)) answers[i] = priced(std::move(*found));
     });
     for (std::optional<SpmdCandidate>& answer : answers)
@@ -448,6 +451,7 @@ class Synthesis {
     if (options.byte_price == 0 && cannot_win(known, decided.bound, 1 + options.overlapped_count))
       return SpmdCandidate{.step = decided.bound, .modelled = decided.bound, .beaten = true};
     SpmdCandidate priced = price(known, std::move(*decided.plan));
+    if (priced.left_out) return std::nullopt;
     priced.modelled = decided.modelled;
     return priced;
   }

@@ -36,6 +36,12 @@ const SpmdCandidate* find_priced(const SpmdPriced& priced, const Plan& meaning) 
 }
 
 SpmdDecided SpmdDecider::decide(SpmdDivision& division, const SpmdOptions& options) const {
+  SpmdDecided decided{options, std::nullopt, {}, {}};
+  why_left_out(request_, [&] { decided = decide_or_throw(division, options); });
+  return decided;
+}
+
+SpmdDecided SpmdDecider::decide_or_throw(SpmdDivision& division, const SpmdOptions& options) const {
   const SpmdProblem problem(*request_.analysis->prepared, division.catalogue, options);
   const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
   if (!found) return {options, std::nullopt, {}, {}};
@@ -53,12 +59,15 @@ SpmdDecided SpmdDecider::decide(SpmdDivision& division, const SpmdOptions& optio
 
 SpmdCandidate SpmdDecider::price(const Plan& plan) const {
   SpmdCandidate candidate;
-  candidate.program = lower(request_, plan);
-  candidate.step = medley::price(request_, candidate.program);
-  if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
-    candidate.missing_bytes = misfit->bytes();
-    candidate.of_any_count = misfit->of_any_count;
-  }
+  const auto why = why_left_out(request_, [&] {
+    candidate.program = lower(request_, plan);
+    candidate.step = medley::price(request_, candidate.program);
+    if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
+      candidate.missing_bytes = misfit->bytes();
+      candidate.of_any_count = misfit->of_any_count;
+    }
+  });
+  if (why) return {.left_out = true};
   return candidate;
 }
 

@@ -23,7 +23,8 @@ struct SpmdCandidate {
   bool of_any_count = false;  // nor do more micro-batches make it fit
   // No decisions of its division take less than what is to be beaten: this is not priced.
   bool beaten = false;
-  bool fits() const { return missing_bytes == 0; }
+  bool left_out = false;  // it cannot be lowered
+  bool fits() const { return missing_bytes == 0 && !left_out; }
 
   // Of those that do not fit, the nearest to it, which is the one to complain about.
   bool better_than(const SpmdCandidate& other) const {
@@ -42,7 +43,7 @@ SpmdCandidate* find_priced(SpmdPriced& priced, const Plan& meaning);
 
 struct SpmdDecided {
   SpmdOptions options;
-  std::optional<Plan> plan;  // nothing: none are allowed
+  std::optional<Plan> plan;  // nothing: none are allowed, or they cannot be priced
   Nanoseconds bound, modelled;
 };
 
@@ -77,6 +78,8 @@ class SpmdDecider {
                        const SpmdPriced& known) const;
 
  private:
+  SpmdDecided decide_or_throw(SpmdDivision& division, const SpmdOptions& options) const;
+
   const Request& request_;
   const SpmdStarts& starts_;
 };

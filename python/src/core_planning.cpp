@@ -27,6 +27,13 @@ void check_signals(std::string_view, size_t, size_t) {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+// A plan without that candidate may be slower.
+void warn(const std::string& why) {
+  const nb::gil_scoped_acquire held;
+  const std::string text = "medley.plan left out a candidate that cannot be lowered: " + why;
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
+}
+
 std::string find_plan(const Graph& graph,
                       const Cluster& cluster,
                       const std::string& strategy,
@@ -49,7 +56,8 @@ std::string find_plan(const Graph& graph,
                                                 .optimizer = optimizer,
                                                 .survive = survive,
                                                 .loss_over_microbatches = loss_over_microbatches,
-                                                .progress = check_signals});
+                                                .progress = check_signals,
+                                                .left_out = warn});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
   return print(std::get<medley::Plan>(outcome));
