@@ -16,8 +16,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // A scale that forward and backward read and that is halved behind its first reader.
-Graph halved() {
-  return parse_graph(R"(medley-graph 1
+Graph halved(const std::string& read_on_the_way_back = "%1") {
+  std::string text = R"(medley-graph 1
 graph "halved"
 symbols b
 %0 = parameter "w" : f32[4, 4]
@@ -34,8 +34,10 @@ symbols b
 output loss %7
 output gradient "w" %10
 output buffer "scale" %6
-)",
-                     "halved.graph");
+)";
+  const std::string read = "aten.mul.Tensor(%5, %1)";
+  text.replace(text.find(read), read.size(), "aten.mul.Tensor(%5, " + read_on_the_way_back + ")");
+  return parse_graph(text, "halved.graph");
 }
 
 Cluster two_devices() {
@@ -152,6 +154,15 @@ TEST(ChangingBuffers, AreSentOnceAStepToOtherReaders) {
           EXPECT_EQ(function.kind, FunctionKind::kUpdate);
       }
   }
+}
+
+// The second stage makes the new value, which ops of the first one read on the way back only. The
+// first one receives it in each forward call.
+TEST(ChangingBuffers, TakeNewValuesThatAreReadOnTheWayBackOnly) {
+  const Program program = lower(halved("%6"), two_stages(), two_devices(), {});
+  EXPECT_EQ(refusal(program), "accepted");
+  for (const LoweredStage& stage : program.stages)
+    EXPECT_THAT(replacing(stage), ElementsAre(FunctionKind::kUpdate)) << print(program);
 }
 
 TEST(ChangingBuffers, StayInOneStageIfMicrobatchesAreBatches) {

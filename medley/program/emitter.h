@@ -58,6 +58,9 @@ class Emitter {
   // wait for it where it is first read.
   void send(ValueId value, const Crossing& crossing);
   void receive(ValueId value, const Crossing& crossing);
+  // Receives in the forward phase the new values of buffers that no op has read there: ops of the
+  // backward phase read them, and buffers take them forward.
+  void receive_new_values();
   // Replaces a value by its sum over stages, whose devices these are; a stage that does not count
   // adds nothing. `what`: its name in all stages.
   void sum_over_stages(ValueId value,

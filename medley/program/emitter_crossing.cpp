@@ -123,6 +123,15 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
   stage.communications.push_back(std::move(communication));
 }
 
+void Emitter::receive_new_values() {
+  enter(Phase::kForward, false);
+  for (const Output& output : graph_.outputs)
+    if (const auto awaited = receiving_.find(output.value); output.kind == OutputKind::kBuffer &&
+                                                            awaited != receiving_.end() &&
+                                                            !awaited->second.crossing.once)
+      in_state(output.value, own_state(output.value));
+}
+
 ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   const auto& [communication, crossing, received] = awaited;
   wait(communication);

@@ -60,10 +60,11 @@ class Lowering {
         emitter_.relay(output.name, output.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
-      if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward)
-        end_backward();
+      const Phase before = i > 0 ? graph_.ops[i - 1].phase : Phase::kForward;
+      if (before != phase && before == Phase::kBackward) end_backward();
+      if (before != phase && phase == Phase::kBackward) emitter_.receive_new_values();
       // Before the update waits for anybody.
-      if (phase == Phase::kUpdate && (i == 0 || graph_.ops[i - 1].phase != phase)) begin_update();
+      if (before != phase && phase == Phase::kUpdate) begin_update();
       emitter_.enter(phase_of(graph_.ops[i]), false);
       emit(static_cast<OpId>(i));
     }

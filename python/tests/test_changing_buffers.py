@@ -214,6 +214,49 @@ class Spectral(Ends):
         return out
 
 
+class ScaleGradient(torch.autograd.Function):
+    """Leaves its input as it is and multiplies the gradient, as gradient reversal does (DANN)."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, scale: Tensor) -> Tensor:
+        """Keeps the scale for the way back alone."""
+        ctx.save_for_backward(scale)
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Multiplies by the scale."""
+        return gradients[0] * ctx.saved_tensors[0], None
+
+
+class Reversal(Ends):
+    """The new value is read on the way back alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(torch.linspace(0.5, 1.5, 4))
+
+    def middle(self, h: Tensor) -> Tensor:
+        self.scale.mul_(0.9).add_(0.01)
+        return ScaleGradient.apply(h, self.scale.clone())  # type: ignore[no-any-return]
+
+
+class ReversalByRows(Reversal):
+    """The rows decide the new value."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.scale.mul_(0.9).add_(0.1 * h.square().mean(0))
+        return ScaleGradient.apply(h, self.scale.clone())  # type: ignore[no-any-return]
+
+
+class ReversalByRowsTwice(ReversalByRows):
+    """Running statistics of two calls, each read on the way back of its own call."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        return super().middle(torch.sin(self.b(super().middle(h))))
+
+
 class Positions(Ends):
     """Knows the place of a row in the batch."""
 
@@ -226,6 +269,7 @@ MEET: dict[str, Callable[[], Ends]] = {
     "queue": Queue,
     "codebook": Codebook,
     "running max": RunningMax,
+    "read on the way back twice": ReversalByRowsTwice,
 }
 FREE: dict[str, Callable[[], Ends]] = {
     "scale then update": ScaleThenUpdate,
@@ -239,6 +283,7 @@ FREE: dict[str, Callable[[], Ends]] = {
     "spectral norm": lambda: Spectral(nn.utils.spectral_norm),
     "spectral norm as a parametrisation": lambda: Spectral(nn.utils.parametrizations.spectral_norm),
     "positions": Positions,
+    "reversal": Reversal,
 }
 
 
@@ -393,7 +438,11 @@ ALONE = {
 
 
 # Read in one stage and changed in another: the next micro-batch could not see it in time.
-APART = {(model, shape) for model in ("queue", "codebook") for shape in ("two stages", "gpipe")}
+APART = {
+    (model, shape)
+    for model in ("queue", "codebook", "read on the way back twice")
+    for shape in ("two stages", "gpipe")
+}
 APART |= {("spectral norm", "gpipe"), ("spectral norm as a parametrisation", "gpipe")}
 
 
@@ -407,7 +456,18 @@ def test_microbatches_that_are_batches(model: str, shape: str) -> None:
         check((MEET | FREE)[model], alone)
 
 
-@pytest.mark.parametrize("model", ["queue", "both", "swap", "momentum", "spectral norm"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "queue",
+        "both",
+        "swap",
+        "momentum",
+        "spectral norm",
+        "reversal",
+        "read on the way back twice",
+    ],
+)
 def test_every_cut(model: str) -> None:
     make = (MEET | FREE)[model]
     with exactness.double_precision():
