@@ -96,13 +96,17 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
     make_folder(folder)
     with whole_file(folder / ADAPTER_FILE) as file:
         write_weights(file, state)
-    config = copy.copy(found.peft_config[active])
+    config, base = copy.copy(found.peft_config[active]), found.get_base_model()
     config.inference_mode = True
     if config.base_model_name_or_path is None:
-        base = found.get_base_model()
-        config.base_model_name_or_path = getattr(base, "name_or_path", None)
+        config.base_model_name_or_path = vars(base).get("name_or_path") or None
+    # Without a task peft.AutoPeftModel finds the class of the model by these.
+    kind = type(base)
+    mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
     try:
-        config.save_pretrained(str(folder))
+        config.save_pretrained(
+            str(folder), auto_mapping_dict=mapping if config.task_type is None else None
+        )
     except OSError as error:
         raise unwritable(folder, error) from None
 

@@ -1,4 +1,5 @@
-"""`save_adapter` writes the tensors of peft's `save_pretrained`, whatever the kind of adapter."""
+"""`save_adapter` writes the tensors and the config of peft's `save_pretrained`, whatever the kind
+of adapter."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import medley
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
+safetensors_of = pytest.importorskip("safetensors")
 
 ROWS, WORDS, ADDED = exactness.ROWS, 31, 2
 PLAN = {
@@ -63,6 +65,12 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
         ),
         {},
     ),
+    "patterns": (
+        lambda: lora(rank_pattern={"q_proj": 3}, alpha_pattern={"q_proj": 5}, use_rslora=True),
+        {},
+    ),
+    "loha": (lambda: peft.LoHaConfig(r=2, target_modules=["q_proj"]), {}),
+    "vera": (lambda: peft.VeraConfig(r=2, target_modules=["q_proj"], **CAUSAL), {}),
     "prompt": (lambda: peft.PromptTuningConfig(num_virtual_tokens=2, **CAUSAL), {}),
 }
 
@@ -87,6 +95,11 @@ def base(seed: int, folder: pathlib.Path | None = None, **fields: Any) -> nn.Mod
     torch.manual_seed(seed)
     model.resize_token_embeddings(WORDS + ADDED, mean_resizing=False)
     return model  # type: ignore[no-any-return]
+
+
+def config_of(folder: pathlib.Path) -> Any:
+    """Returns what peft reads of an adapter beside its tensors."""
+    return json.loads((folder / "adapter_config.json").read_text())
 
 
 def check(
@@ -120,6 +133,12 @@ def check(
     assert set(found) == set(want)
     for name, value in want.items():
         assert torch.equal(found[name], value), name
+    assert config_of(ours) == config_of(theirs)
+    metadata = [
+        safetensors_of.safe_open(each / "adapter_model.safetensors", "pt").metadata()
+        for each in (theirs, ours)
+    ]
+    assert metadata[0] == metadata[1]
 
 
 FEW = ("embeddings", "trained tokens, tied")
@@ -128,7 +147,7 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not
 
 @pytest.mark.parametrize("kind", [*FEW, *SLOW])
 @pytest.mark.filterwarnings("ignore")
-def test_saved_adapters_have_the_tensors_of_peft(kind: str, tmp_path: pathlib.Path) -> None:
+def test_saved_adapters_are_those_of_peft(kind: str, tmp_path: pathlib.Path) -> None:
     check(*KINDS[kind], tmp_path)
 
 
