@@ -85,7 +85,9 @@ int run_cli(const std::vector<std::string>& arguments, const Surroundings& surro
   } catch (const std::bad_alloc&) {
     return report(std::runtime_error("medley: out of memory"), exit_code(Blame::kEnvironment));
   } catch (const std::exception& error) {
-    return report(error, exit_code(Blame::kUs));
+    return report(std::runtime_error(
+                      fmt::format("medley: a fault of medley, please report it: {}", error.what())),
+                  exit_code(Blame::kUs));
   }
 }
 

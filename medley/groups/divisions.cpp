@@ -14,8 +14,6 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kLongestStep = int64_t{1} << 46;  // 20 hours
-
 // The least step for which `enough`, which once true stays true; beyond `longest`: there is none.
 Nanoseconds least_step(const std::function<bool(Nanoseconds)>& enough,
                        int64_t longest = kLongestStep) {

@@ -18,6 +18,8 @@
 
 namespace medley {
 
+inline constexpr int64_t kLongestStep = int64_t{1} << 46;  // 20 hours
+
 // Of each pool.
 using Units = std::vector<int>;
 

@@ -68,7 +68,7 @@ bool GroupSearch::counts_devices() const {
 }
 
 Nanoseconds GroupSearch::limit() const {
-  Nanoseconds limit = kLongest;
+  Nanoseconds limit{kLongestStep};
   if (step_)
     limit = std::max(
         sure_.value_or(*step_),

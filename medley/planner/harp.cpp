@@ -62,7 +62,8 @@ class Harp {
       prove(request_, least_);
       return none_is_faster();
     }
-    if (plans_.empty()) return explain_infeasible();
+    if (plans_.empty())
+      if (std::optional<Infeasible> no = find_any_chain()) return std::move(*no);
     try_pools_at_both_ends();
     find_bound();
     prove(request_, least_);
@@ -220,12 +221,12 @@ class Harp {
   std::optional<Nanoseconds> slow() const {
     std::optional<Nanoseconds> slow;
     if (known_) slow = *known_ * kSlower / 100;
-    if (fastest_) slow = std::min(*fastest_ * kSlower / 100, slow.value_or(kLongest));
+    if (fastest_) slow = std::min(*fastest_ * kSlower / 100, slow.value_or(kNoBound));
     return slow;
   }
   Nanoseconds longest_stage(int64_t count) const {
     const std::optional<Nanoseconds> slow = this->slow();
-    return slow ? Nanoseconds{slow->value / count} : kLongest;
+    return slow ? std::min(kLongest, Nanoseconds{slow->value / count}) : kLongest;
   }
 
   // A step takes less with more micro-batches, until what each of them costs outweighs what stages
@@ -249,12 +250,12 @@ class Harp {
     const Nanoseconds longest = longest_stage(count);
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
-    const Nanoseconds before = had ? *fastest_ : kLongest;
+    const Nanoseconds before = had ? *fastest_ : kNoBound;
     // Where there is a plan to beat, no chain here means that none is as fast: one more number of
     // them is tried.
     if (some.empty()) return !had && (!known_ || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
-    fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
+    fastest_ = std::min(fastest_.value_or(kNoBound), some.front().predicted);
     return !had || some.front().predicted < before;
   }
 
@@ -424,13 +425,20 @@ class Harp {
     bounds_.clear();
   }
 
-  Infeasible explain_infeasible() {
+  // Searches chains of all numbers of micro-batches at once, without a limit. Returns why there is
+  // none.
+  std::optional<Infeasible> find_any_chain() {
     const Pools whole = whole_pools();
     PipelineRequest request = request_on(whole);
     request.explain = true;
     for (int64_t count : counts_)
       request.microbatches.push_back(choice(whole, count, {kLongest, kLongest}));
-    return std::get<Infeasible>(plan_pipeline(request));
+    auto found = plan_pipeline(request);
+    if (auto* no = std::get_if<Infeasible>(&found))
+      return synthesis_.failure().empty() ? std::move(*no) : Infeasible{synthesis_.failure()};
+    plans_ = std::move(std::get<PipelinePlans>(found).plans);
+    fastest_ = std::ranges::min_element(plans_, {}, &PipelinePlan::predicted)->predicted;
+    return std::nullopt;
   }
 
   // Moves a cut beside the slowest stage of the fastest candidate, so that it has a layer less,

@@ -256,6 +256,27 @@ TEST_F(HarpTest, SaysWhatDoesNotFit) {
 }
 
 // What fits in no device alone fits in two.
+// Of hours: a micro-batch of a stage takes less than kLongest, the step more.
+TEST_F(HarpTest, FindsChainsOfLongSteps) {
+  Cluster cluster = two_pools(2, 2);
+  const double whole = static_cast<double>(step(planned(cluster, "harp", 64), cluster).value);
+  for (const double longer : {1.5, 24.0}) {
+    const double slower = longer * static_cast<double>(kLongest.value) / whole;
+    Cluster slow = two_pools(2, 2, 1e9, 50e6 / slower);
+    for (auto& pool : slow.pools) {
+      for (auto& [dtype, rate] : pool.kind.sustained) rate /= slower;
+      pool.kind.memory_bandwidth /= slower;
+      pool.kind.launch_latency *= slower;
+    }
+    for (auto& network : slow.networks) network.latency *= slower;
+    slow.networks[0].bandwidth /= slower;
+    for (const char* strategy : {"harp", "autohet", "megatron", "auto"}) {
+      const Plan found = planned(slow, strategy, 64);
+      EXPECT_GT(step(found, slow), kLongest) << strategy;
+    }
+  }
+}
+
 TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
   const GraphAnalysis analysis = analyse(graph, {});
   const Cluster roomy = two_pools(1, 1);
