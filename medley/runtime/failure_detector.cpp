@@ -18,6 +18,12 @@ size_t place_of(const std::vector<int>& devices, int device) {
   return at(std::find(devices.begin(), devices.end(), device) - devices.begin());
 }
 
+// "step() of 3 rows" -> "step()"
+std::string function_of(const std::string& call) {
+  const size_t end = call.find(") ");
+  return end == std::string::npos ? call : call.substr(0, end + 1);
+}
+
 // "12 rest" -> ("12", "rest")
 std::pair<std::string, std::string> cut(const std::string& text) {
   const size_t space = text.find(' ');
@@ -169,7 +175,7 @@ std::optional<Failure> FailureDetector::who_has_left(const JointCalls& calls,
                                  "make the same calls",
                                  name(device),
                                  name(options_.device),
-                                 own.name),
+                                 function_of(own.name)),
                      Blame::kCaller};
   return std::nullopt;
 }

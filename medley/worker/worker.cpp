@@ -103,8 +103,9 @@ Error Worker::fail(const Place& place, const Error& error) {
   return membership_ ? membership_->fail(place.call, place.exchange, error) : error;
 }
 
-std::string Worker::fail(const std::string& cause) {
-  return fail(Place{}, Error(Blame::kEnvironment, cause)).what();
+std::string Worker::fail(const std::string& cause, bool in_exchange) {
+  const Place place{"", in_exchange ? "an exchange of all processes" : ""};
+  return fail(place, Error(Blame::kEnvironment, cause)).what();
 }
 
 void Worker::begin(const std::string& joint_call) {

@@ -59,8 +59,10 @@ class Worker {
   std::string trace_json() const;  // of the last step
 
   // For a process of many: this device has failed outside of a step, or has nothing more to do.
-  // Returns the first cause of the run, which may be another's.
-  std::string fail(const std::string& cause);
+  // Returns the first cause of the run, which may be another's. `in_exchange`: it has failed in
+  // what processes send each other outside of a step, which also fails once one of them has
+  // finished.
+  std::string fail(const std::string& cause, bool in_exchange = false);
   void finish();
   // Around what all processes have to call together, beside steps.
   void begin(const std::string& joint_call);

@@ -56,11 +56,8 @@ class Sizes:
             label = f"of {batch.size.rows} rows"
             if batch.size.length != self._size.length:
                 label += f" of length {batch.size.length}"
-            self.run.begin(f"step() {label}")
-            try:
+            with exchange.together(self.run, f"step() {label}"):
                 program = self._program(batch.size, batch.example)
-            finally:
-                self.run.end()
             self._numbers[batch.size] = int(self.run.add_size(program, label))
         return self._numbers[batch.size]
 
@@ -90,11 +87,8 @@ class Sizes:
         if (rows == most and most not in counts) or (self._have_own and rows in (mine, most)):
             return most
         told = json.dumps([rows, digest() if rows == mine != most else ""])
-        self.run.begin("step() of a part of a batch")
-        try:
+        with exchange.together(self.run, "step() of a part of a batch"):
             all_told = exchange.texts(told)
-        finally:
-            self.run.end()
         found = [json.loads(each)[0] for each in all_told]
         if len(set(all_told)) == 1 or (set(found) == {rows} and found != counts):
             return rows

@@ -133,6 +133,7 @@ class Trainer(WholeTensors):
                 ),
             )
             ends.know_as(self.plan.devices[self._job.rank])
+            exchange.introduce()
             ends.watch(self)
         with self._together("Trainer()"):
             self._start(lambda: tensors_of(model))
@@ -320,11 +321,8 @@ class Trainer(WholeTensors):
     def _together(self, call: str) -> Iterator[None]:
         """Around what all processes of a job have to call: each hears from the others what they
         are in, and a call that only some make ends the run."""
-        self._run.begin(call)
-        try:
+        with exchange.together(self._run, call):
             yield
-        finally:
-            self._run.end()
 
     @property
     def ranks(self) -> tuple[int, int] | None:

@@ -311,10 +311,14 @@ void init_runtime_trainer(nb::module_& m) {
           "Returns what the devices of this process did in the last step, for Perfetto.")
       .def(
           "fail",
-          [](Run& run, const std::string& cause) { return run.worker().fail(cause); },
+          [](Run& run, const std::string& cause, bool in_exchange) {
+            return run.worker().fail(cause, in_exchange);
+          },
           "cause"_a,
+          "in_exchange"_a = false,
           nb::call_guard<nb::gil_scoped_release>(),
-          "Tells the other processes that this one has failed; returns the first cause of the run.")
+          "Tells the other processes that this one has failed; returns the first cause of the run. "
+          "After an exchange a process that has finished is the cause.")
       .def(
           "abort",
           [](Run& run, const std::string& cause) { run.worker().devices().abort(cause); },

@@ -121,9 +121,11 @@ void init_store(nb::module_& m) {
           Release());
   m.def(
       "peer_error",
-      [](const std::string& text) { return medley::peer_error(text, {}); },
+      &medley::peer_error,
       "text"_a,
-      "Returns what Gloo says of a connection, in a sentence for people.");
+      "names"_a = std::map<std::string, std::string>(),
+      "Returns what Gloo says of a connection, in a sentence for people. `names`: of what listens "
+      "at an address.");
   m.def("print_errors_of_c10d_only", &medley::print_errors_of_c10d_only);
   m.def(
       "c10d_store",

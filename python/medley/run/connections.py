@@ -15,7 +15,7 @@ from collections.abc import Iterator
 IDLE_SECONDS = 4
 INTERVAL_SECONDS = 3
 DEAD_SECONDS = 12
-_LISTENS = "0A"  # in /proc/net/tcp
+_CONNECTED, _LISTENS = "01", "0A"  # in /proc/net/tcp
 
 
 @contextlib.contextmanager
@@ -80,9 +80,9 @@ def _guard(descriptor: int) -> None:
             copy.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def listening() -> list[str]:
-    """Returns the addresses at which this process listens, "[10.0.0.2]:45209", as Gloo writes them:
-    with the bytes of the port in either order.
+def addresses() -> list[str]:
+    """Returns the addresses of this process, "[10.0.0.2]:45209", as Gloo writes them: with the
+    bytes of the port in either order. It listens at some and has connected to others from the rest.
 
     None where the system has no /proc.
     """
@@ -95,11 +95,11 @@ def listening() -> list[str]:
         ):
             for line in file.readlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTENS and fields[9] in own:
+                if fields[3] in (_CONNECTED, _LISTENS) and fields[9] in own:
                     address, _, port = fields[1].partition(":")
                     host = f"[{_address(address, family)}]"
                     found += [f"{host}:{int(each, 16)}" for each in (port, port[2:] + port[:2])]
-    return sorted(found)
+    return sorted(set(found))
 
 
 def _address(text: str, family: socket.AddressFamily) -> str:

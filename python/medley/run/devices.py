@@ -106,10 +106,10 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
 
 
 def _peers(names: list[str]) -> dict[str, str]:
-    """Returns which device listens at which address, as Gloo writes it, in all processes."""
+    """Returns which device has which address, as Gloo writes it, in all processes."""
     return {
         address: name
-        for name, addresses in zip(names, exchange.values(connections.listening()), strict=True)
+        for name, addresses in zip(names, exchange.values(connections.addresses()), strict=True)
         for address in addresses
     }
 

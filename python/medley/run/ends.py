@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 # The attribute of an error that another process of the job tells people of.
 SAID_ELSEWHERE = "_medley_said_elsewhere"
+_FINISHED = "finished"  # the keys under which processes say that their scripts have ended
 FIRST_FAILURE = "failure"  # the key in the store under which the first failure of the job is
 _DISCONNECT_SECONDS = 5.0
 # How long the others leave the one that has failed first to say that it leaves, and then to be
@@ -91,6 +92,18 @@ def connect(store: Store, *names: str) -> None:
     _process.names.extend(names)
 
 
+def name() -> str:
+    """Returns what others know this process by."""
+    return _process.names[-1]
+
+
+def who_has_finished(ranks: int) -> str:
+    """Returns the name of a process whose script has ended, of so many; "" if none has."""
+    assert _process.store is not None
+    found = (_process.store.get(f"{_FINISHED}/rank {rank}") for rank in range(ranks))
+    return next((each for each in found if each), "")
+
+
 def know_as(name: str) -> None:
     """Gives this process another name."""
     if name not in _process.names:
@@ -123,16 +136,29 @@ def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
         member.fail(cause)
     if _process.store is None:
         return
-    name = _process.names[-1]
     failure = {
-        "device": name,
-        "told_by": name,
+        "device": name(),
+        "told_by": name(),
         "in_exchange": in_exchange,
         "blame": blame,
-        "cause": f"{name}: {cause}",
+        "cause": f"{name()}: {cause}",
     }
     with contextlib.suppress(OSError):
         _process.store.set_first(FIRST_FAILURE, json.dumps(failure))
+
+
+def tell_of_an_exchange(cause: str, finished: bool) -> None:
+    """Tells the others why an exchange fails here: one of them has `finished`, which is a mistake
+    of the caller, or a connection is lost, which follows from the end of another process."""
+    assert _process.store is not None
+    failure = {
+        "device": "" if finished else name(),
+        "told_by": name(),
+        "in_exchange": not finished,
+        "blame": "caller" if finished else "environment",
+        "cause": cause,
+    }
+    _process.store.set_first(FIRST_FAILURE, json.dumps(failure))
 
 
 def install() -> None:
@@ -199,8 +225,11 @@ def _note_for_torchrun(error: BaseException) -> None:
 
 def _finish() -> None:
     for end in (*_process.left, *(member.finish for member in _process.living())):
-        with contextlib.suppress(OSError):  # others have failed
+        with contextlib.suppress(OSError, ValueError):  # others have failed, or have finished
             end()
+    if _process.store is not None:
+        with contextlib.suppress(OSError):
+            _process.store.set(f"{_FINISHED}/{_process.names[0]}", name())
     _let_the_cause_leave()
 
 

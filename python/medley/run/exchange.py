@@ -56,6 +56,7 @@ def _join(job: Job) -> None:
         store = _runtime.c10d_store(**store_address(), serve=False)
     ends.connect(store, f"rank {job.rank}", *filter(None, [os.environ.get("MEDLEY_DEVICE")]))
     _connected.append(store)
+    introduce()
     _begin_pulse(job.rank)
     if job.elastic:
         from medley.run import elastic
@@ -177,6 +178,7 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
 
 
 _pulse: list[_runtime.Pulse] = []  # the first process says that it lives, while others wait for it
+_calls: list[Any] = []  # the run of each call that all processes have to make, the outer one first
 _made = [itertools.count()]  # what the first process has made for all
 _WAIT_IN_SILENCE_SECONDS = 10.0
 # What may be raised on every process after rank 0 has raised it; any other error becomes the last.
@@ -251,6 +253,10 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
             next_look = patience.waited + every
             looks += 1
             check()
+            first = isinstance(_peers[0], World) and not job.elastic and ends.who_has_finished(1)
+            if first and store.get(key) is None:
+                ends.tell_of_an_exchange(_waits_for(first), True)
+                raise ValueError(_waits_for(first))
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
             if (looks - changed) * every > dead_after_seconds():
@@ -264,17 +270,70 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
 
 
 @contextlib.contextmanager
+def together(run: Any, call: str) -> Iterator[None]:
+    """Around what all processes of a run have to call: the others read in which call each is, and a
+    call that only some make ends the run."""
+    run.begin(call)
+    _calls.append(run)
+    try:
+        yield
+    finally:
+        _calls.pop()
+        run.end()
+
+
+def introduce() -> None:
+    """Tells the other processes the name and the addresses of this one."""
+    this = current()
+    if this is not None and not this.elastic:
+        told = json.dumps([ends.name(), connections.addresses()])
+        _connected[0].set(f"addresses/{this.rank}", told)
+
+
+def _names_of_addresses(job: Job) -> dict[str, str]:
+    told = (_connected[0].get(f"addresses/{rank}") for rank in range(job.size))
+    introduced = [json.loads(text) for text in told if text]
+    return {address: name for name, addresses in introduced for address in addresses}
+
+
+@contextlib.contextmanager
 def _exchange() -> Iterator[None]:
-    """Around what processes send each other: an error of Gloo's says the first failure of the job,
-    if that is known, or which rank hears no more."""
+    """Around what processes send each other: raises the cause of an error of Gloo's."""
     try:
         yield
     except RuntimeError as error:
-        failure = None
+        raise _cause_of(str(error)) from None
+
+
+def _cause_of(text: str) -> Exception:
+    """Returns the first failure of the job, if an exchange fails because of it; else that a process
+    has finished which the others wait for; else what Gloo says of a connection, with names."""
+    this = current()
+    if this is None or this.elastic or not _connected:
+        own, failure = f"rank {_peers[0].rank}: {_runtime.peer_error(text)}", None
         with contextlib.suppress(OSError):
             failure = ends.first_failure(_connected[0]) if _connected else None
-        own = f"rank {_peers[0].rank}: {_runtime.peer_error(str(error))}"
-        raise ends.OthersError(own if failure is None else failure["cause"]) from None
+        return ends.OthersError(own if failure is None else failure["cause"])
+    own, failure = f"{ends.name()}: {_runtime.peer_error(text)}", None
+    with contextlib.suppress(OSError):
+        own = f"{ends.name()}: {_runtime.peer_error(text, _names_of_addresses(this))}"
+        if ends.first_failure(store()) is None:
+            if _calls:
+                _calls[0].fail(own, in_exchange=True)
+            else:
+                name = ends.who_has_finished(this.size)
+                ends.tell_of_an_exchange(_waits_for(name) if name else own, bool(name))
+        failure = ends.first_failure(store())
+    if failure is None:
+        return ends.OthersError(own)
+    return (ValueError if failure["blame"] == "caller" else ends.OthersError)(failure["cause"])
+
+
+def _waits_for(name: str) -> str:
+    return (
+        f"{name} has finished, {ends.name()} waits for it: all processes have to make the same "
+        "calls"
+    )
 
 
 def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:
