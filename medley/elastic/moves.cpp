@@ -68,9 +68,12 @@ struct Kept {
   std::vector<int> devices, homes;  // as of Laid
 };
 
+using Name = std::pair<std::string, std::string>;  // kind and name
+
 class Search {
  public:
-  Search(const std::vector<Holders>& before, const Program& after) : after_(after) {
+  Search(const std::vector<Holders>& before, const Program& after, const std::set<Name>& without)
+      : after_(after) {
     for (const Holders& holders : before) {
       before_.push_back({&holders, {}, {}});
       if (holders.program)
@@ -79,6 +82,9 @@ class Search {
       if (holders.homes) keep_for_others(before_.back());
     }
     moves_.values = held_values(after);
+    std::erase_if(moves_.values, [&](const HeldValue& value) {
+      return without.contains({value.kind, value.name});
+    });
   }
 
   Moves run(const ByteTime& byte_time) {
@@ -97,7 +103,6 @@ class Search {
   }
 
  private:
-  using Name = std::pair<std::string, std::string>;  // kind and name
   struct Held {
     const Holders* holders;
     std::map<Name, HeldValue> values;
@@ -182,8 +187,9 @@ class Search {
 
 Moves moves_between(const std::vector<Holders>& before,
                     const Program& after,
-                    const ByteTime& byte_time) {
-  return Search(before, after).run(byte_time);
+                    const ByteTime& byte_time,
+                    const std::set<Name>& without) {
+  return Search(before, after, without).run(byte_time);
 }
 
 }  // namespace medley

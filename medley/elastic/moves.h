@@ -8,7 +8,9 @@
 //   after    a [0, 4)              c [4, 12)
 //   moves    a <- a [0, 4)         c <- a [4, 6), c <- c [6, 12)
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "medley/boxes/runs.h"
@@ -49,9 +51,11 @@ struct Moves {
 // receive is done early. All who ask with the same arguments find the same. Requires: a device is
 // in at most one of `before` that have a program, and of those that have homes. Throws
 // Error(kCaller) where no factors fit the cuts of both plans.
+// Leaves out the values `without`, by kind and name.
 Moves moves_between(
     const std::vector<Holders>& before,
     const Program& after,
-    const ByteTime& byte_time = [](int, int) { return 1.0; });
+    const ByteTime& byte_time = [](int, int) { return 1.0; },
+    const std::set<std::pair<std::string, std::string>>& without = {});
 
 }  // namespace medley

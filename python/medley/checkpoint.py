@@ -395,17 +395,16 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def load(
-    run: _runtime.Run,
+    wanted: Callable[[str, _core.Manifest], Sequence[Wanted]],
     job: Job | None,
     folder: str,
-    optimizer: str,
     done: int,
     *,
     exact: bool,
     parameters_only: bool,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
-    """Gives the devices what they have of the newest checkpoint in a folder that is whole, or of
-    the folder itself if it is one, after so many steps; None where there is none at all.
+    """Gives runs what they have of the newest checkpoint in a folder that is whole, or of the
+    folder itself if it is one, after so many steps; None where there is none at all.
 
     Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
     `exact`ly the newest, and if all are damaged.
@@ -418,39 +417,16 @@ def load(
 
     only = {"exact": exact, "parameters_only": parameters_only}
     try:
-        return take(run, job, found, optimizer, note, **only)
+        return read_newest(wanted, job, found, note, **only)
     except ValueError:
         note("", 0)
         raise
 
 
-def take(
-    run: _runtime.Run | None,
-    job: Job | None,
-    found: list[tuple[str, int, bool]],
-    optimizer: str,
-    note: Callable[[str, int], None] = lambda path, step: None,
-    *,
-    exact: bool = False,
-    parameters_only: bool = False,
-) -> tuple[Checkpoint, _core.Manifest] | None:
-    """The same of checkpoints that were found (path, step, whether it is complete), newest first,
-    of which each is `note`d before it is read. A process without a device of the plan has no run:
-    it hears what the others find."""
-
-    def wanted(path: str, manifest: _core.Manifest) -> list[Wanted]:
-        require_kind(path, manifest, optimizer, parameters_only)
-        return [] if run is None else [(run, manifest, "")]
-
-    return read_newest(wanted, job, found, note, exact=exact, parameters_only=parameters_only)
-
-
-def require_kind(
-    path: str, manifest: _core.Manifest, expected: str, parameters_only: bool = False
-) -> None:
+def require_kind(path: str, manifest: _core.Manifest, expected: str) -> None:
     """Raises ValueError if a checkpoint has the state of another kind of optimizer."""
     kind = manifest.optimizer.get("kind", "none")
-    if not parameters_only and kind != expected:
+    if kind != expected:
         raise ValueError(
             f"{path}: found the optimizer {kind}, expected {expected}: parameters_only=True takes "
             "the parameters alone"
@@ -466,8 +442,10 @@ def read_newest(
     exact: bool = False,
     parameters_only: bool = False,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
-    """Gives runs what they have of the newest checkpoint that is whole; `wanted` returns the runs,
-    each with what it finds in a checkpoint."""
+    """Gives runs what they have of the newest checkpoint that is whole, of those that were found
+    (path, step, whether it is complete), newest first, of which each is `note`d before it is read;
+    `wanted` returns the runs, each with what it finds in a checkpoint. A process without a device
+    of the plan has none: it hears what the others find."""
     last = ""
     for path, _, is_complete in found:
         if last:

@@ -93,6 +93,7 @@ class Evaluation:
         self._begun: dict[int, _Begun] = {}
         self._given = inputs
         self.lacking: list[tuple[str, str]] = []  # (kind, name) of what the training graph lacks
+        self.bring: Callable[[], None] = lambda: None  # gives the trainer's run what it lacks
         self.fill: Callable[[Any], None] = lambda run: None  # gives a run what it lacks, if known
 
     def means(
@@ -118,6 +119,7 @@ class Evaluation:
             self._begun[times] = self._begin(run, batch, times)
         begun = self._begun[times]
         if not begun.has_values:
+            self.bring()
             begun.run.share_values(run)
             self.fill(begun.run)
             begun.has_values = True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -24,11 +23,13 @@ from medley.metrics import Metrics
 from medley.model_files import write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
-from medley.run import exchange
+from medley.run import ends, exchange, job
+from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
-from medley.shared_state import SharedState
+from medley.shared_state import SharedState, shared_values
 from medley.trainer import Trainer
 
+Made = TypeVar("Made")
 _KIND = "joint"  # of the optimizer, in a checkpoint
 
 
@@ -73,9 +74,16 @@ class JointTrainer:
         }
         self._job = JointJob(None if local else exchange.join(), plans)
         self._trainers: dict[str, Trainer] = {}
+        this = self._job.this
+        self._recovery = None
+        if this is not None and this.elastic:
+            self._recovery = Recovery(self, this, len(objectives))
+            ends.watch(self)
         for number, (name, objective) in enumerate(objectives.items()):
-            with self._job.of(name):
-                self._trainers[name] = Trainer(
+            with exchange.reordered(self._job.orders.get(name)):
+                trainer: Trainer = _Part(
+                    self._recovery,
+                    next(iter(self._trainers.values()), None),
                     model,
                     objective.graph,
                     plans[name],
@@ -86,10 +94,24 @@ class JointTrainer:
                     keep_gradients=keep_gradients,
                     lengths=objective.lengths,
                 )
-        first = self._first = next(iter(self._trainers.values()))
-        self._state = SharedState(self._trainers, self._job.peers(first._machines))
-        self._saver = checkpoint.Saver(first._run, first._program, self._job.this)
-        weakref.finalize(self, self._saver.leave)
+            trainer._order = self._job.orders.get(name)
+            self._trainers[name] = trainer
+        self._state = SharedState(self._trainers, self._job.peers(self._first._machines))
+        for name, trainer in self._trainers.items():
+            # A trainer ends when its user lets go of it: nothing of it has it.
+            evaluation = trainer._evaluation
+            evaluation.bring = functools.partial(
+                SharedState.bring, weakref.proxy(self._state), name
+            )
+            evaluation.fill = functools.partial(JointTrainer._fill, weakref.proxy(self), name)
+        self._saver: Any = None
+        first = self._first
+        if first._run is not None:
+            self._saver = checkpoint.Saver(first._run, first._program, first._job)
+        if self._recovery is not None:
+            self._recovery.begin()
+        else:
+            weakref.finalize(self, self._saver.leave)
 
     # --- training ---
 
@@ -101,23 +123,35 @@ class JointTrainer:
     def step(self, objective: str, batch: Any) -> Metrics:
         """Trains one objective on one batch, as `Trainer.step` does. In a job all processes call it
         for the same objectives in the same order."""
-        with self._of(objective) as trainer:
-            self._state.prepare_step(objective)
-            metrics = trainer.step(batch)
-        self._saver.poll()
+        trainer = self._of(objective)
+        if self._recovery is None:
+            self._state.bring(objective)
+            self._state.take(objective)
+        metrics = trainer.step(batch)
+        if self._saver is not None:
+            self._saver.poll()
         return metrics
 
     def evaluate(self, objective: str, data: Any) -> dict[str, float]:
         """Returns the mean loss of an objective and its metrics, as `Trainer.evaluate` does."""
-        with self._of(objective) as trainer:
-            self._state.bring(objective)
-            trainer._evaluation.fill = functools.partial(self._fill, objective)
-            return trainer.evaluate(data)
+        return self._of(objective).evaluate(data)
+
+    def catch_up(self) -> Metrics | None:
+        """Goes on where the others are, in a process that takes the place of a lost one, as
+        `Trainer.catch_up` does. The script then begins at the sum of `steps`."""
+        return self._first.catch_up()
+
+    def fail(self, cause: str) -> str:
+        """Ends the run on all devices; returns its first cause, which may be another's."""
+        return self._first.fail(cause)
 
     def finish(self) -> None:
         """Tells the other devices that this one has nothing more to do; completes what is being
         saved first."""
-        self._saver.wait()
+        if self._recovery is not None:
+            self._recovery.finish()
+        else:
+            self._saver.wait()
         for trainer in self._trainers.values():
             trainer.finish()
 
@@ -126,21 +160,19 @@ class JointTrainer:
     def parameters(self) -> dict[str, Tensor]:
         """Returns copies of all parameters that an objective has, tied ones once. In a job all
         processes call it."""
-        return self._read("parameter")
+        return self._first.together(lambda: self._read("parameter"))
 
     def buffers(self) -> dict[str, Tensor]:
         """Returns copies of the buffers that an objective uses. In a job all processes call it."""
-        return self._read("buffer")
+        return self._first.together(lambda: self._read("buffer"))
 
     def gradients(self, objective: str) -> dict[str, Tensor]:
         """Returns the gradients of the last step of an objective by name, before clipping."""
-        with self._of(objective) as trainer:
-            return trainer.gradients()
+        return self._of(objective).gradients()
 
     def averages(self, objective: str) -> dict[str, Tensor]:
         """Returns the averages of parameters that the optimizer of an objective keeps."""
-        with self._of(objective) as trainer:
-            return trainer.averages()
+        return self._of(objective).averages()
 
     # --- checkpoints ---
 
@@ -156,12 +188,9 @@ class JointTrainer:
     ) -> None:
         """Writes one checkpoint of all objectives, `folder`/step-<steps of all>, as `Trainer.save`
         does."""
-        state, parts = self._description(data), self._parts()
-        with self._first._together("save()"):
-            error = self._saver.begin(
-                os.fspath(folder), state, Saving(keep, keep_every, spread), not wait, parts
-            )
-            error = error or (self._saver.wait() if wait else "")
+        saving = Saving(keep, keep_every, spread)
+        place = None if data is None else Cursor(*data)
+        error = self._once(lambda: self._save(os.fspath(folder), saving, wait, place))
         if wait and error:
             raise OSError(error)
 
@@ -186,40 +215,58 @@ class JointTrainer:
 
     def save_model(self, folder: str | os.PathLike[str]) -> None:
         """Writes parameters and buffers as `Trainer.save_model` does."""
-        tensors = whole_tensors.persistent(self.parameters() | self.buffers(), self._model)
 
-        def first() -> bytes:
-            write_model(Path(folder), tensors, self._model)
-            return b""
+        def save() -> None:
+            tensors = self._read("parameter") | self._read("buffer")
+            whole = whole_tensors.persistent(tensors, self._model)
 
-        first() if self._job.this is None else exchange.from_first(first, "writes the model")
+            def first() -> bytes:
+                write_model(Path(folder), whole, self._model)
+                return b""
+
+            if self._first._run is not None:  # the plans use this device
+                with self._first._together("save_model()"):
+                    this = self._first._job
+                    first() if this is None else exchange.from_first(first, "writes the model")
+
+        self._once(save)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from a file as `Trainer.load_model` does; the optimizers and
         the steps start anew."""
-        for name in self._trainers:
-            with self._of(name) as trainer:
+
+        def load() -> None:
+            for trainer in self._trainers.values():
                 trainer.load_model(folder)
-        self._state.begin()
+            self._state.begin()
+
+        load()
 
     # --- how it does that ---
 
-    @contextlib.contextmanager
-    def _of(self, objective: str) -> Iterator[Trainer]:
-        """Around what the trainer of an objective does."""
+    def _of(self, objective: str) -> Trainer:
+        """Returns the trainer of an objective."""
         if objective not in self._trainers:
             raise ValueError(
                 f"objective: found {objective!r}, expected one of {', '.join(self._trainers)}"
             )
-        with self._job.of(objective):
-            yield self._trainers[objective]
+        return self._trainers[objective]
+
+    @property
+    def _first(self) -> Trainer:
+        return next(iter(self._trainers.values()))
+
+    def _once(self, make: Callable[[], Made]) -> Made:
+        """Does once in a run what all processes do at the same place: see Trainer._once()."""
+        return make() if self._recovery is None else self._recovery.saves.make(make)
 
     def _fill(self, objective: str, run: Any) -> None:
         """Gives an evaluation the values that only other objectives train."""
         for kind, value in self._trainers[objective]._evaluation.lacking:
             if (giver := self._state.giver(kind, value)) is None:
                 continue
-            with self._of(giver) as trainer:
+            trainer = self._trainers[giver]
+            with exchange.reordered(trainer._order):
                 whole = whole_tensors.read_one(
                     trainer._run, trainer._job, trainer._types, kind, value
                 )
@@ -227,13 +274,21 @@ class JointTrainer:
 
     def _read(self, kind: str) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for name in self._trainers:
+        for name, trainer in self._trainers.items():
             own = [each for k, each in self._state.owned(name) if k == kind]
-            with self._of(name) as trainer:
-                found |= trainer._read_kind(kind, own)
+            found |= trainer._read_kind(kind, own)
         return found
 
-    def _description(self, data: Cursor | tuple[int, int, int] | None) -> dict[str, Any]:
+    def _save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str:
+        """Returns why there is no checkpoint, "" if there is or will be one."""
+        if self._first._run is None:  # the plans do not use this device
+            return ""
+        state, parts = self._description(data), self._parts()
+        with self._first._together("save()"):
+            error: str = self._saver.begin(folder, state, saving, not wait, parts)
+            return error or (self._saver.wait() if wait else "")
+
+    def _description(self, data: Cursor | None) -> dict[str, Any]:
         """Returns where training is; what is of one objective is named "<objective>/..."."""
         facts: dict[str, Any] = {"kind": _KIND}
         for name, trainer in self._trainers.items():
@@ -267,33 +322,57 @@ class JointTrainer:
         return parts
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
-        def wanted(path: str, manifest: _core.Manifest) -> list[Wanted]:
-            if not parameters_only:
-                self._check(path, manifest)
-            return [
-                (trainer._run, manifest.part(self._state.shared(name), f"{name}/"), f"{name}/")
-                for name, trainer in self._trainers.items()
-            ]
+        made = []  # by this process
 
-        with self._first._together("load()"):
-            self._saver.wait()
-            result = checkpoint.read_newest(
-                wanted,
-                self._job.this,
-                checkpoint.candidates(self._job.this, folder),
-                exact=exact,
-                parameters_only=parameters_only,
-            )
-        if result is None:
-            return None
-        found, manifest = result
-        facts = manifest.optimizer
-        for name, trainer in self._trainers.items():
-            trainer.steps = 0 if parameters_only else int(facts[f"{name}/step"])
+        def read() -> list[Any] | None:
+            runs = {name: trainer._run for name, trainer in self._trainers.items()}
+            first = self._first
+            only = {"exact": exact, "parameters_only": parameters_only}
+            with first._together("load()"):
+                self._saver.wait()
+                result = checkpoint.load(
+                    lambda path, manifest: self._wanted(runs, path, manifest, parameters_only),
+                    first._job,
+                    folder,
+                    sum(self.steps.values()),
+                    **only,
+                )
+            made.append(result)
+            if result is None:
+                return None
+            found, manifest = result
+            counts = [0] * len(runs)
             if not parameters_only:
-                trainer._run.seed = int(facts[f"{name}/seed"])
-        self._state.begin()
-        return found
+                counts = [int(manifest.optimizer[f"{name}/step"]) for name in runs]
+                for run, seed in zip(runs.values(), self._seeds(manifest), strict=True):
+                    run.seed = seed
+            self._state.begin()
+            return [found.path, found.step, found.global_batch, found.data, counts]
+
+        told = read() if self._recovery is None else self._recovery.loads.make(read)
+        if told is None:
+            return None
+        path, step, rows, data, counts = told
+        for trainer, count in zip(self._trainers.values(), counts, strict=True):
+            trainer.steps = count
+        if self._recovery is not None:
+            self._recovery.begin_at(counts, path, not made)
+        return Checkpoint(path, step, rows, None if data is None else Cursor(*data))
+
+    def _wanted(
+        self, runs: Mapping[str, Any], path: str, manifest: Any, parameters_only: bool = False
+    ) -> list[Wanted]:
+        """Returns what runs, None without a device of the plans, find in a checkpoint."""
+        if not parameters_only:
+            self._check(path, manifest)
+        return [
+            (run, manifest.part(list(shared_values(run)), f"{name}/"), f"{name}/")
+            for name, run in runs.items()
+            if run is not None
+        ]
+
+    def _seeds(self, manifest: Any) -> list[int]:
+        return [int(manifest.optimizer[f"{name}/seed"]) for name in self._trainers]
 
     def _check(self, path: str, manifest: _core.Manifest) -> None:
         """Raises ValueError for a checkpoint of other objectives, or of more parameters."""
@@ -315,6 +394,49 @@ class JointTrainer:
         for kind, name, *_ in manifest.values:
             if kind == "parameter" and (kind, name) not in known:
                 raise ValueError(f"{path}: {kind} {name!r}: no objective has it")
+
+
+class _Part(Trainer):
+    """The trainer of one objective."""
+
+    def __init__(
+        self, recovery: Recovery | None, first: Trainer | None, *arguments: Any, **options: Any
+    ) -> None:
+        """`recovery`: of all, in an elastic run; `first`: the trainer of the first objective."""
+        self._of_all, self._leads = recovery, first
+        super().__init__(*arguments, **options)
+
+    def _recovery_of(self) -> Recovery | None:
+        return self._of_all
+
+    def _begin(self) -> None:
+        """They begin together."""
+
+    def finish(self) -> None:
+        """Tells the other devices that this one has nothing more to do."""
+        if self._of_all is None:
+            return super().finish()
+        self._evaluation.finish()
+        if self._run is not None:
+            self._run.finish()
+
+    def _watched_run(self) -> Any:
+        first = self if self._of_all is None or self._leads is None else self._leads
+        return first._run
+
+    def _run_options(
+        self, plan: Plan, program: _core.Program, this: job.Job | None
+    ) -> dict[str, Any]:
+        """In an elastic run that of the first objective watches over the others."""
+        options = super()._run_options(plan, program, this)
+        if self._of_all is not None and self._leads is not None:
+            del options["membership"]
+            if not exchange.is_same(program.hash()):
+                raise ValueError(
+                    "JointTrainer: found different programs in the processes, expected the same "
+                    "model and plans in all"
+                )
+        return options
 
 
 def _check_names(objectives: Mapping[str, Objective]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 import torch.distributed as dist
@@ -11,23 +10,19 @@ from medley import _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan
 from medley.run import exchange, job
+from medley.run.objectives import order_of
 
 
 class JointJob:
     """`this`: the process in the order of the job; `plans`: one for each objective by name."""
 
     def __init__(self, this: job.Job | None, plans: Mapping[str, Plan]) -> None:
-        """Raises ValueError if a plan has other devices than the job, or the job is elastic."""
+        """Raises ValueError if a plan has other devices than the job."""
         self.this = this
         self._devices: list[str] = []  # by rank
-        self._orders: dict[str, list[int]] = {}  # by objective: the rank of each device of the plan
-        if this is None:
+        self.orders: dict[str, list[int]] = {}  # of the ranks of a plan's devices, by objective
+        if this is None or (this.elastic and job.joins_later()):  # the run has other plans
             return
-        if this.elastic:
-            raise ValueError(
-                "JointTrainer: found an elastic job, expected one without --elastic: a run of "
-                "several objectives does not outlive a process; it resumes from its checkpoints"
-            )
         names = exchange.texts(job.device_name() or "-")
         self._devices = names if "-" not in names else next(iter(plans.values())).devices
         for name, plan in plans.items():
@@ -36,23 +31,28 @@ class JointJob:
                     f"objective {name!r}: found a plan for the devices {', '.join(plan.devices)}, "
                     f"expected all devices of the job: {', '.join(self._devices)}"
                 )
-            self._orders[name] = [self._devices.index(device) for device in plan.devices]
-
-    def of(self, objective: str) -> contextlib.AbstractContextManager[None]:
-        """Inside the block this process has its rank in the plan of an objective."""
-        return exchange.reordered(self._orders.get(objective))
+            if (order := order_of(plan, self._devices)) is not None:
+                self.orders[name] = order
+        if this.elastic and job.copies_are_asked_for():
+            raise ValueError(
+                "--second-homes-every: found a run of several objectives, expected one of a single "
+                "objective, or 0: what only a lost device had comes back from the newest checkpoint"
+            )
 
     def peers(self, machines: Cluster) -> _runtime.MovePeers | None:
         """Returns how the processes give each other state; None without a job."""
-        if self.this is None:
+        if not self._devices:
             return None
+        assert self.this is not None
         numbers = []
         for device in self._devices:
             number = machines.find(device)
             assert number is not None
             numbers.append(number)
-        group = dist.group.WORLD
-        assert group is not None
-        seconds = exchange.TIMEOUT_SECONDS
+        name = exchange.group_name()
+        if not self.this.elastic:
+            group = dist.group.WORLD
+            assert group is not None
+            name = group.group_name
         own = numbers[self.this.rank]
-        return _runtime.MovePeers(group.group_name, numbers, own, 1000 * seconds)
+        return _runtime.MovePeers(name, numbers, own, 1000 * exchange.TIMEOUT_SECONDS)

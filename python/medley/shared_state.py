@@ -1,7 +1,9 @@
 """One state of several runs: parameters and buffers with the same names are the same values.
 
 Each run divides them as its own plan says. A value is current in the run that has changed it last,
-and in the runs that have received it since; all other runs have dropped it.
+and in the runs that have received it since; all other runs have dropped it. The first of these
+runs owns it: where the runs of an epoch are replaced (`medley/run/recovery.py`), it comes from
+there.
 """
 
 from __future__ import annotations
@@ -16,36 +18,37 @@ if TYPE_CHECKING:
     from medley.trainer import Trainer
 
 Value = tuple[str, str]  # kind and name
+Owners = dict[Value, str]  # objectives
 MASTER = "master:"  # before the name of a parameter: its copy in full precision
 
 
 class SharedState:
-    """`trainers`: those of one model, by the names of their objectives."""
+    """`trainers`: those of one model, by the names of their objectives. A trainer without a run has
+    no values."""
 
     def __init__(
         self, trainers: Mapping[str, Trainer], peers: _runtime.MovePeers | None = None
     ) -> None:
-        """Requires: all trainers have the same values. `peers`: the processes of a job."""
+        """`peers`: the processes of a job."""
         self._trainers = trainers
+        self._changes = 0  # of owners, the same number in all processes that have come as far
+        self.enter(peers, {})
+
+    def enter(self, peers: _runtime.MovePeers | None, owners: Owners) -> None:
+        """The trainers have new runs. Values are where their owners are, or in all runs that have
+        them."""
+        trainers = self._trainers
         self._peers = peers
         self._moves: dict[tuple[str, str], _core.Moves] = {}  # by the objectives from and to
-        self._values = {name: _shared(each._run.values) for name, each in trainers.items()}
+        self._values = {name: shared_values(each._run) for name, each in trainers.items()}
         self._check_kinds()
-        self._changed = {name: self._changes(name) for name in trainers}
-        self._current: dict[
-            Value, list[str]
-        ] = {}  # the objectives that have it, the first gives it
-        self.begin()
+        self._changed = {name: self._changes_of(name) for name in trainers}
+        self._take(owners)
 
     def begin(self) -> None:
         """All runs have the same values: the first objective that has a value keeps it."""
-        self._current = {}
-        for name, values in self._values.items():
-            for value in values:
-                if value in self._current:
-                    self._trainers[name]._run.drop(*value)
-                else:
-                    self._current[value] = [name]
+        self._changes += 1
+        self._take({})
 
     def bring(self, name: str) -> None:
         """Gives an objective the values that it reads and lacks. In a job all processes call it."""
@@ -60,15 +63,18 @@ class SharedState:
             for value in values:
                 self._current[value].append(name)
 
-    def prepare_step(self, name: str) -> None:
-        """Gives an objective what it reads; all others drop what its step changes, so that each
-        device has it once. In a job all processes call it."""
-        self.bring(name)
+    def take(self, name: str) -> None:
+        """All others drop what a step of an objective changes, so that each device has it once.
+        Requires: all processes have brought it there."""
+        self.last = name
+        changed = False
         for value in self._changed[name]:
             for other in self._current[value]:
                 if other != name:
                     self._trainers[other]._run.drop(*value)
+            changed = changed or self._current[value][0] != name
             self._current[value] = [name]
+        self._changes += changed
 
     def owned(self, name: str) -> list[Value]:
         """Returns the values that an objective gives, of all that there are."""
@@ -87,6 +93,30 @@ class SharedState:
         own = [(kind, each) for kind, each in self._trainers[name]._run.values if kind == "state"]
         return self.owned(name) + [value for value in own if value not in self._values[name]]
 
+    # --- other processes ---
+
+    def told(self) -> tuple[int, list[tuple[Value, str]]]:
+        """Returns how often owners have changed, and who owns what, for others to hear()."""
+        return self._changes, [(value, holders[0]) for value, holders in self._current.items()]
+
+    def heard(self, told: Sequence[Any]) -> Owners:
+        """Returns the owners that another process has told."""
+        self._changes, owners = told
+        return {(kind, name): owner for (kind, name), owner in owners}
+
+    # --- how it does that ---
+
+    def _take(self, owners: Owners) -> None:
+        """Lets all runs but the owners' drop the values."""
+        self.last = ""  # the objective of the last step
+        self._current: dict[Value, list[str]] = {  # the objectives that have it, the first gives it
+            value: [owner] for value, owner in owners.items()
+        }
+        for name, values in self._values.items():
+            for value in values:
+                if self._current.setdefault(value, [name]) != [name]:
+                    self._trainers[name]._run.drop(*value)
+
     def _check_kinds(self) -> None:
         """Raises ValueError for a weight that one objective changes in forward and another reads as
         a parameter: the two would be different values."""
@@ -102,7 +132,7 @@ class SharedState:
                         "(register_buffer)"
                     )
 
-    def _changes(self, name: str) -> list[Value]:
+    def _changes_of(self, name: str) -> list[Value]:
         """Returns the values that a step of an objective changes."""
         outputs = self._trainers[name]._graph.core.outputs
         found = [(kind, each) for kind, each, *_ in outputs if kind == "buffer"]
@@ -117,11 +147,11 @@ class SharedState:
         return self._moves[giver, taker]
 
 
-def _shared(values: Sequence[Any]) -> dict[Value, None]:
-    """Returns those of a run that other runs of the same model have, too, in order."""
+def shared_values(run: Any) -> dict[Value, None]:
+    """Returns the values of a run that other runs of the same model have, too, in order."""
     return {
         (kind, name): None
-        for kind, name in values
+        for kind, name in ([] if run is None else run.values)
         if kind == "parameter"
         or (kind == "buffer" and not name.startswith(CONSTANT))
         or (kind == "state" and name.startswith(MASTER))

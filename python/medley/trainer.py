@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,15 +19,15 @@ from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
-from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
+from medley.drift import comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
-from medley.files import read_text, write_atomically
+from medley.files import read_text
 from medley.first_step import FirstStep
 from medley.from_torch import trains
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
 from medley.methods import called
-from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
+from medley.metrics import Metrics, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
@@ -35,17 +35,20 @@ from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
+from medley.trainer_records import Records
 from medley.trainer_tensors import WholeTensors
 from medley.whole_tensors import CONSTANT
 
 if TYPE_CHECKING:
     from medley.callbacks import Callback
+    from medley.checkpoint import Wanted
     from medley.fit import Fitted
+    from medley.shared_state import SharedState
 
 Made = TypeVar("Made")
 
 
-class Trainer(WholeTensors):
+class Trainer(WholeTensors, Records):
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
     The parameters are taken from `model` when the trainer is made (in a job: from that of the first
@@ -95,18 +98,15 @@ class Trainer(WholeTensors):
             model, self._graph, self.plan, machines, self._job, self._inputs
         )
         self._first_step = FirstStep(model, self._graph, self.plan, machines, self._inputs)
-        self._recovery = None
         self._run: Any = None
         self._saver: Any = None
-        if self._job is not None and self._job.elastic:
-            self._recovery = Recovery(self, self._job)
-            ends.watch(self)
-            if job.joins_later():
-                return self._recovery.join()
+        self._order: list[int] | None = None  # the ranks of the plan's devices, if not in order
+        self._recovery = self._recovery_of()
+        if self._recovery is not None and job.joins_later():
+            return self._begin()
         self._program = self._program_of(self.plan)
-        options = self._options | devices.options(self.plan, self._program, machines, self._job)
-        with connections.guarded():  # the one to the store
-            self._run = _runtime.Run(self._program, machines, options)
+        options = self._run_options(self.plan, self._program, self._job)
+        self._run = self._new_run(self._program, options)
         self._saver = checkpoint.Saver(self._run, self._program, self._job)
         if self._recovery is None:
             weakref.finalize(self, self._saver.leave)
@@ -137,15 +137,64 @@ class Trainer(WholeTensors):
             ends.watch(self)
         with self._together("Trainer()"):
             self._start(lambda: tensors_of(model))
-        if self._recovery is not None:
-            self._recovery.begin(self.plan, self._program)
+        self._begin()
 
     # --- what it is made of; of an elastic run, in every epoch ---
+
+    @property
+    def _trainers(self) -> dict[str, Trainer]:
+        """Those that are recovered together, by objective."""
+        return {"": self}
+
+    @property
+    def _state(self) -> SharedState | None:
+        """With other trainers."""
+        return None
+
+    def _recovery_of(self) -> Recovery | None:
+        """Returns what lets this trainer go on when processes are lost, in an elastic run."""
+        if self._job is None or not self._job.elastic:
+            return None
+        ends.watch(self)
+        return Recovery(self, self._job)
+
+    def _begin(self) -> None:
+        """The run stands; or this process takes the place of a lost one, and gets it now."""
+        if self._recovery is not None:
+            self._recovery.begin()
 
     def _program_of(self, plan: Plan) -> _core.Program:
         elastic = self._recovery is not None  # the sum of the norm is the commit of a step
         rule, kept = self.optimizer.core(self._graph.core, elastic), self._options["keep_gradients"]
         return _core.Program(self._graph.core, plan.text, self._machines, rule, kept, elastic)
+
+    def _run_options(
+        self, plan: Plan, program: _core.Program, this: job.Job | None
+    ) -> dict[str, Any]:
+        return self._options | devices.options(plan, program, self._machines, this)
+
+    def _make_run(self, plan: Plan, program: _core.Program, this: job.Job | None) -> Any:
+        """Returns the run of this process, which has no values yet."""
+        return self._new_run(program, self._run_options(plan, program, this))
+
+    def _new_run(self, program: _core.Program, options: dict[str, Any]) -> Any:
+        with connections.guarded():  # the one to the store
+            return _runtime.Run(program, self._machines, options)
+
+    def _watched_run(self) -> Any:
+        """Returns the run that tells other processes what this one calls."""
+        return self._run
+
+    def _wanted(
+        self, runs: Mapping[str, Any], path: str, manifest: Any, parameters_only: bool = False
+    ) -> list[Wanted]:
+        """Returns what runs, None without a device of the plan, find in a checkpoint."""
+        if not parameters_only:
+            checkpoint.require_kind(path, manifest, self.optimizer.description()["kind"])
+        return [(run, manifest, "") for run in runs.values() if run is not None]
+
+    def _seeds(self, manifest: Any) -> list[int]:
+        return [int(manifest.seed)]
 
     # --- training ---
 
@@ -159,7 +208,7 @@ class Trainer(WholeTensors):
         """
         self._first_step.check(batch, self.is_first)
         if self._recovery is not None:
-            metrics = self._recovery.step(batch)
+            metrics = self._recovery.step(self, batch)
         else:
             done = self._run.steps
             try:
@@ -182,7 +231,7 @@ class Trainer(WholeTensors):
         """
         batches = [data] if is_batch(data, self._inputs.names) else data
         if self._recovery is not None:
-            return self._recovery.evaluations.evaluate(batches)
+            return self._recovery.evaluations.evaluate(self, batches)
         return self._evaluation.means(self._run, batches, self.steps, self._together)
 
     def fit(
@@ -227,10 +276,6 @@ class Trainer(WholeTensors):
                 callbacks=callbacks,
             ),
         )
-
-    def shares_of_kinds(self) -> dict[str, float]:
-        """Returns by kind of device its part of the rows; each stage of a pipeline has them all."""
-        return rows_by_kind(self._program, self._machines)
 
     def _step(self, batch: StepBatch) -> Metrics:
         size = self._sizes_now().number(batch)
@@ -321,7 +366,7 @@ class Trainer(WholeTensors):
     def _together(self, call: str) -> Iterator[None]:
         """Around what all processes of a job have to call: each hears from the others what they
         are in, and a call that only some make ends the run."""
-        with exchange.together(self._run, call):
+        with exchange.reordered(self._order), exchange.together(self._watched_run(), call):
             yield
 
     @property
@@ -442,9 +487,15 @@ class Trainer(WholeTensors):
         def read() -> list[Any] | None:
             with self._together("load()"):
                 self._saver.wait()
-                kind = self.optimizer.description()["kind"]
                 only = {"exact": exact, "parameters_only": parameters_only}
-                result = checkpoint.load(self._run, self._job, folder, kind, self.steps, **only)
+                runs = {"": self._run}
+                result = checkpoint.load(
+                    lambda path, manifest: self._wanted(runs, path, manifest, parameters_only),
+                    self._job,
+                    folder,
+                    self.steps,
+                    **only,
+                )
             made.append(result)
             if result is None:
                 return None
@@ -460,7 +511,7 @@ class Trainer(WholeTensors):
         found = Checkpoint(path, step, rows, None if data is None else Cursor(*data))
         self.steps = 0 if parameters_only else found.step
         if self._recovery is not None:
-            self._recovery.begin_at(self.steps, found.path, not made)
+            self._recovery.begin_at([self.steps], found.path, not made)
         return found
 
     # --- files ---
@@ -526,35 +577,3 @@ class Trainer(WholeTensors):
         with self._together("load_model()"):
             self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
         self.steps = 0
-
-    # --- what the plan needs and did ---
-
-    def memory(self) -> dict[str, dict[str, Any]]:
-        """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is, and
-        what may be held beside it while a checkpoint is written (`saving`)."""
-        saving = self._saver.deal.held_bytes
-        uses = zip(self._run.device_names, self._run.memory(), saving, strict=True)
-        return {name: use | {"saving": held} for name, use, held in uses}
-
-    def peak_bytes(self) -> dict[str, int]:
-        """Returns the most bytes that each emulated device of this process has had so far."""
-        names = self._run.device_names
-        own = range(len(names)) if self._job is None else [self._job.rank]
-        return dict(zip((names[i] for i in own), self._run.peak_bytes(), strict=False))
-
-    def drift(self) -> list[Drift]:
-        """Returns how far the ops of this process's devices are from the profile, so far."""
-        return [] if self._drift is None else [Drift(*row) for row in self._drift.rows()]
-
-    def program_text(self) -> str:
-        """Returns the lowered program, the same on every device."""
-        return self._program.text()
-
-    def trace_json(self) -> str:
-        """Returns what the devices of this process did in the last step, for Perfetto
-        (https://ui.perfetto.dev), in times of the steady clock. Needs `trace=True`."""
-        return str(self._run.trace_json())
-
-    def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes trace_json() to a file."""
-        write_atomically(path, self.trace_json())

@@ -58,10 +58,13 @@ std::string kind_of(const Order& order) {
 
 using Before = std::tuple<const Program*, std::vector<int>, const SecondHomes*>;
 
-Moves find_moves(const std::vector<Before>& before, const Program& after) {
+using Names = std::vector<std::pair<std::string, std::string>>;  // kinds and names
+
+Moves find_moves(const std::vector<Before>& before, const Program& after, const Names& without) {
   std::vector<medley::Holders> holders;
   for (const auto& [program, devices, homes] : before) holders.push_back({program, devices, homes});
-  return moves_between(holders, after);
+  const auto any = [](int, int) { return 1.0; };
+  return moves_between(holders, after, any, {without.begin(), without.end()});
 }
 
 int64_t busiest_bytes(const Moves& moves) {
@@ -74,7 +77,7 @@ int64_t busiest_bytes(const Moves& moves) {
   return most;
 }
 
-Moves only(const Moves& moves, const std::vector<std::pair<std::string, std::string>>& values) {
+Moves only(const Moves& moves, const Names& values) {
   const std::set<std::pair<std::string, std::string>> wanted(values.begin(), values.end());
   Moves some;
   std::map<int, int> place;  // of a value of `moves` in `some`
@@ -217,16 +220,19 @@ void init_elastic(nb::module_& m) {
   nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
       .def(
           "__init__",
-          [](Moves* self, const std::vector<Before>& before, const Program& after) {
-            new (self) Moves(find_moves(before, after));
-          },
+          [](Moves* self,
+             const std::vector<Before>& before,
+             const Program& after,
+             const Names& without) { new (self) Moves(find_moves(before, after, without)); },
           nb::sig("def __init__(self, before: list[tuple[Program | None, list[int], "
-                  "SecondHomes | None]], after: Program) -> None"),
+                  "SecondHomes | None]], after: Program, "
+                  "without: Sequence[tuple[str, str]] = []) -> None"),
           "before"_a,
           "after"_a,
+          "without"_a = Names{},
           nb::call_guard<nb::gil_scoped_release>(),
           "`before`: programs, which devices of the cluster have what each of them says, and what "
-          "these keep for others.")
+          "these keep for others. Leaves out the values `without`, by kind and name.")
       .def("only",
            &only,
            "values"_a,

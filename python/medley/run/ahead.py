@@ -13,15 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medley import _core
-from medley.cluster import parse_cluster, text_of
+from medley.cluster import Cluster, parse_cluster, text_of
 from medley.plan import Plan, Question, measured
 from medley.run.nodes import nodes_of
-from medley.run.replanning import question
+from medley.run.replanning import agreed, question
 from medley.run.threads import behind_all_others
 
 if TYPE_CHECKING:
@@ -36,16 +36,17 @@ def key_of(devices: Sequence[str]) -> str:
 
 
 class PlansAhead:
-    """The plans for what is left of `members`, each told as (key, text) once it is found."""
+    """The plans of all trainers for what is left of `members`, told as (key, the texts as JSON)
+    once they are found."""
 
     def __init__(
         self,
-        trainer: Trainer,
-        plan: Plan,
+        trainers: Sequence[Trainer],
+        plans: Sequence[Plan],
         members: Sequence[str],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._trainer, self._plan, self._members = trainer, plan, list(members)
+        self._trainers, self._plans, self._members = trainers, plans, list(members)
         self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
         self._read = 0  # bytes of what it has written
@@ -65,8 +66,8 @@ class PlansAhead:
         whole = found[: found.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
-            devices, text = json.loads(line)
-            self._tell(key_of(devices), text)
+            devices, texts = json.loads(line)
+            self._tell(key_of(devices), json.dumps(texts))
         if ended:
             self.close()
 
@@ -81,7 +82,7 @@ class PlansAhead:
     def _start(self) -> None:
         # A profile that is gone, a full disk, no process more: it is planned after a loss.
         with contextlib.suppress(OSError, ValueError), tempfile.TemporaryFile() as words:
-            request = _request(self._trainer, self._plan, self._members)
+            request = _request(self._trainers, self._plans, self._members)
             if request is not None:
                 words.write(request.encode())
                 words.seek(0)
@@ -104,50 +105,66 @@ def left_of(members: Sequence[str]) -> Iterator[list[str]]:
             yield [name for name in members if name not in lost]
 
 
-def _request(trainer: Trainer, plan: Plan, members: Sequence[str]) -> str | None:
-    cluster = text_of(trainer._machines)
-    kept = set(plan.devices)
+def _request(
+    trainers: Sequence[Trainer], plans: Sequence[Plan], members: Sequence[str]
+) -> str | None:
+    cluster = text_of(trainers[0]._machines)
+    kept = set(plans[0].devices)
     asked = [left for left in left_of(members) if not kept.issubset(left)]
     if cluster is None or not asked:
         return None
-    graph = trainer._graph
     return json.dumps(
         {
-            "graph": graph.text(),
             "cluster": cluster,
-            "question": question(plan),
-            "optimizer": trainer.optimizer.arguments(graph.core),
-            "times": measured(plan.profile),
+            "plans": [
+                {
+                    "graph": trainer._graph.text(),
+                    "question": question(plan),
+                    "optimizer": trainer.optimizer.arguments(trainer._graph.core),
+                    "times": measured(plan.profile),
+                }
+                for trainer, plan in zip(trainers, plans, strict=True)
+            ],
             "devices": asked,
         }
     )
 
 
 def main() -> None:
-    """Reads a request, and writes a line for each plan."""
+    """Reads a request, and writes a line for each list of devices."""
     behind_all_others()
     asked = json.load(sys.stdin)
-    graph = _core.Graph.parse(asked["graph"], "<graph>")
     cluster = parse_cluster(asked["cluster"])
+    finders = [_finder(cluster, each) for each in asked["plans"]]
+    for devices in asked["devices"]:
+        with contextlib.suppress(ValueError):  # there is none
+            texts = agreed(
+                lambda left: [find(left) for find in finders],
+                lambda text: Plan(text).devices,
+                devices,
+            )
+            print(json.dumps([devices, texts]), flush=True)
+
+
+def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], str]:
+    """Returns what finds the plan of one trainer for some devices."""
+    graph = _core.Graph.parse(asked["graph"], "<graph>")
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]
     question = Question(*asked["question"])
-    for devices in asked["devices"]:
-        with contextlib.suppress(ValueError):  # there is none
-            text = _core.plan(
-                graph,
-                cluster,
-                question.strategy,
-                question.rows,
-                question.microbatches,
-                rule,
-                times,
-                file,
-                devices,
-                question.survive,
-                question.loss_over_microbatches,
-            )
-            print(json.dumps([devices, text]), flush=True)
+    return lambda devices: _core.plan(
+        graph,
+        cluster,
+        question.strategy,
+        question.rows,
+        question.microbatches,
+        rule,
+        times,
+        file,
+        list(devices),
+        question.survive,
+        question.loss_over_microbatches,
+    )
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
     group, epoch = member.group, member.epoch
 
     def make_groups() -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
-        rank = {device: rank for rank, device in enumerate(program.devices)}
+        ranks = exchange.outer_ranks(range(len(program.devices)))
+        rank = dict(zip(program.devices, ranks, strict=True))
         wanted = {_runtime.group_name(each, epoch): each for each in program.groups}
         made = group.make_groups(
             {name: [rank[device] for device in each] for name, each in wanted.items()}

@@ -62,6 +62,7 @@ class Member:
         self.epoch = -1
         self.is_new = job.joins_later()
         self.group: EpochGroup | None = None
+        self.members: list[str] = []  # of this epoch, by rank
         address = job.store_address()
         # For process groups: they keep others out of a connection while they wait.
         self._torch_store = TCPStore(
@@ -136,6 +137,7 @@ class Member:
 
     def connect(self, members: Sequence[str]) -> EpochGroup:
         """Connects to all members, ranks in this order, and lets exchanges go there from now on."""
+        self.members = list(members)
         self.store.set(self.key(f"here/{self.name}"), "yes")
         for name in members:
             self.wait(f"here/{name}")

@@ -1,6 +1,7 @@
 """What the processes of an elastic run and whoever has started them tell each other in the store.
 
-Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plan`;
+Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plans` by
+objective;
 `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
 `run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/S/K` what the K-th evaluation after S
 steps gave, for who has no device in the plan, `run/N/evaluated` what all before have given;

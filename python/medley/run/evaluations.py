@@ -17,6 +17,7 @@ from medley.run.notice import Notice
 from medley.run.once import Once
 
 if TYPE_CHECKING:
+    from medley.run.recovery import Recovery
     from medley.trainer import Trainer
 
 Values = Mapping[str, float]
@@ -47,20 +48,13 @@ class _Progress:
 
 
 class Evaluations:
-    """Of one trainer. `call` and `is_behind`: see Once."""
+    """Of one run."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        member: Member,
-        notice: Notice,
-        call: Callable[[Callable[[], None]], None],
-        is_behind: Callable[[], bool],
-    ) -> None:
-        self._trainer = trainer
+    def __init__(self, recovery: Recovery, member: Member, notice: Notice) -> None:
+        self._recovery = recovery
         self._member = member
         self._notice = notice
-        self.acts = Once(trainer, member, "evaluated", call, is_behind)
+        self.acts = Once(recovery, member, "evaluated")
         self._is_in_one = False
 
     @property
@@ -68,10 +62,10 @@ class Evaluations:
         """After how many steps the last one was made, and what was found."""
         return self.acts.last
 
-    def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
+    def evaluate(self, trainer: Trainer, batches: Iterable[Any]) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches."""
         progress = _Progress(batches)
-        return dict(self.once(lambda: self._means(progress)))
+        return dict(self.once(lambda: self._means(trainer, progress)))
 
     def once(self, make: Callable[[], Values]) -> Values:
         """Returns what `make` finds, in all processes of the plan together, or has found before
@@ -81,15 +75,16 @@ class Evaluations:
         found: Values | None = self.acts.make(lambda: self._flagged(make))
         if found is None:
             raise ValueError(
-                f"evaluate: found a script that is after step {self._trainer.steps}, before the "
+                f"evaluate: found a script that is after step {self._recovery.asked}, before the "
                 "run began from a checkpoint; expected one that begins at Trainer.steps, behind "
                 "Trainer.catch_up()"
             )
         return found
 
     def _flagged(self, make: Callable[[], Values]) -> Values:
-        assert self._trainer._job is not None
-        member, first = self._member, self._trainer._job.rank == 0
+        this = self._recovery.job_now
+        assert this is not None
+        member, first = self._member, this.rank == 0
         if first:
             member.store.set(member.key(EVALUATES), "yes")
         self._is_in_one = True
@@ -100,8 +95,8 @@ class Evaluations:
             if first:
                 member.store.set(member.key(EVALUATES), "")
 
-    def _means(self, progress: _Progress) -> Values:
-        trainer, member = self._trainer, self._member
+    def _means(self, trainer: Trainer, progress: _Progress) -> Values:
+        member = self._member
         evaluation, group = trainer._evaluation, member.group
         assert group is not None
 
@@ -133,11 +128,3 @@ class Evaluations:
                 "device computes is another matter in another epoch, and medley.Loader reads those"
             )
         return batch
-
-    # --- a recovery ---
-
-    def leave(self) -> None:
-        """The epoch is over."""
-        self._trainer._evaluation.move(self._trainer.plan, self._trainer._job)
-
-    enter = leave  # another one begins, with its plan

@@ -96,6 +96,12 @@ def reordered(order: Sequence[int] | None) -> Iterator[None]:
         _peers[0] = before
 
 
+def outer_ranks(ranks: Sequence[int]) -> list[int]:
+    """Returns ranks as they are outside of such blocks."""
+    peers = _peers[0]
+    return peers.ranks(ranks) if isinstance(peers, Reordered) else list(ranks)
+
+
 def group_name() -> str:
     """Returns the name under which c10d knows the processes of an epoch."""
     return _peers[0].name
@@ -165,8 +171,7 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     """
     names: dict[str, str] = {}
     for name, ranks in groups.items():
-        if isinstance(_peers[0], Reordered):
-            ranks = _peers[0].ranks(ranks)
+        ranks = outer_ranks(ranks)
         scheduled = threads.patient() if backend == "gloo" else contextlib.nullcontext()
         with connections.guarded(), scheduled:
             group = dist.new_group(

@@ -80,6 +80,11 @@ def second_homes_every() -> int | None:
     return None if text == "never" else int(text or 0)
 
 
+def copies_are_asked_for() -> bool:
+    """Whether the user has said after how many steps copies are made."""
+    return (second_homes_every() or 0) > 0
+
+
 def settle_seconds() -> float:
     """Returns the seconds that pass between two changes that nothing but their gain asks for."""
     return float(os.environ.get("MEDLEY_SETTLE", "600"))

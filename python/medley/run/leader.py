@@ -360,9 +360,9 @@ class ElasticSupervisor(Supervisor):
         with contextlib.suppress(OSError):  # a full disk does not end training
             with open(self._log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            plan = self._get(epoch, "plan")
-            if plan is not None:
-                write_atomically(f"{self._log.removesuffix('.jsonl')}-{epoch}.plan.json", plan)
+            for objective, plan in json.loads(self._get(epoch, "plans") or "{}").items():
+                name = f"{epoch}.{objective}" if objective else f"{epoch}"
+                write_atomically(f"{self._log.removesuffix('.jsonl')}-{name}.plan.json", plan)
         back = f", {line['back']} steps back," if line["back"] else ""
         self._say(
             f"epoch {epoch} of {len(line['members'])} devices goes on after step {line['step']}"

@@ -15,30 +15,17 @@ from medley.run import exchange
 from medley.run.elastic import Member
 
 if TYPE_CHECKING:
-    from medley.trainer import Trainer
+    from medley.run.recovery import Recovery
 
 
 class Once:
-    """Of one trainer, under one name in the store. An act is known by the steps before it, and as
-    the first, second, ... after these; what it gives can be written as JSON.
+    """Of one run, under one name in the store. An act is known by the steps before it, and as the
+    first, second, ... after these; what it gives can be written as JSON."""
 
-    `call` makes what all make together, again after each recovery; `is_behind` says whether the
-    script of this process is after fewer steps than the run.
-    """
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        member: Member,
-        name: str,
-        call: Callable[[Callable[[], None]], None],
-        is_behind: Callable[[], bool],
-    ) -> None:
-        self._trainer = trainer
+    def __init__(self, recovery: Recovery, member: Member, name: str) -> None:
+        self._recovery = recovery
         self._member = member
         self._name = name
-        self._call = call
-        self._is_behind = is_behind
         self._made: list[tuple[int, Any]] = []  # after so many steps; what it gave
         self._asked = (-1, 0)  # after so many steps, for so many by the script
 
@@ -50,13 +37,13 @@ class Once:
     def make(self, act: Callable[[], Any]) -> Any:
         """Returns what `act` gives, in all processes of the plan together, or has given before this
         process has come; None of what was before the run began from a checkpoint."""
-        steps = self._trainer.steps
+        steps = self._recovery.asked
         number = self._asked[1] if self._asked[0] == steps else 0
         self._asked = steps, number + 1
         if number >= len(self._after(steps)):
-            if self._is_behind():
+            if self._recovery.is_behind:
                 return None
-            self._call(lambda: self._add(steps, number, act))
+            self._recovery.call(lambda: self._add(steps, number, act))
         return self._after(steps)[number]
 
     def _after(self, steps: int) -> list[Any]:
@@ -66,11 +53,12 @@ class Once:
         if number < len(self._after(steps)):
             return
         key = f"{self._name}/{steps}/{number}"
-        if self._trainer._job is None:  # no device of the plan
+        this = self._recovery.job_now
+        if this is None:  # no device of the plan
             given = json.loads(self._member.wait(key))
         else:
             given = act()
-            if self._trainer._job.rank == 0:
+            if this.rank == 0:
                 self._member.store.set(self._member.key(key), json.dumps(given, default=float))
         self._made.append((steps, given))
 

@@ -2,81 +2,82 @@
 
 What a trainer does is done again, or finished, under the plan of the next epoch, as if nothing had
 happened. The rules are the core's (`medley/elastic`): which step all have done, and which bytes go
-where.
+where. Several objectives over one state (`objectives.py`) are one run: its steps are those of all,
+in the order in which the script asks for them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medley import _core, _runtime, checkpoint
+from medley import _core, checkpoint
 from medley.data.inputs import StepBatch
-from medley.plan import Plan
-from medley.run import connections, devices, elastic, ends, epochs, exchange, job, unfinished
-from medley.run.ahead import PlansAhead, key_of
+from medley.run import elastic, ends, epochs, exchange, job, unfinished
+from medley.run.ahead import PlansAhead
 from medley.run.batches import MOST_BYTES, Batches
+from medley.run.course import Course
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
 from medley.run.fits import Fits
 from medley.run.notice import Notice
+from medley.run.objectives import Moved, Objectives, Whole
 from medley.run.once import Once, share
 from medley.run.reads import Reads
-from medley.run.replanning import replan, saved
-from medley.run.second_homes import SecondHomes
+from medley.run.second_homes import SecondHomes, Version
 from medley.run.sources import Source, Sources
-from medley.run.tempo import Factors, Tempo, wanted
+from medley.run.tempo import Tempo
 from medley.run.times import Times
 
 if TYPE_CHECKING:
     from medley.metrics import Metrics
+    from medley.shared_state import Owners
     from medley.trainer import Trainer
 
 Made = TypeVar("Made")
-MOVE_SECONDS = 600.0
 
 
 _alive: list[Recovery] = []  # to the end of the process, which others may need
 
 
 class Recovery:
-    """Of one trainer, which has no run yet if this process takes the place of a lost one."""
+    """Of a trainer, or of several over one state, which have no runs yet if this process takes the
+    place of a lost one. `number`: of objectives."""
 
-    def __init__(self, trainer: Trainer, this: job.Job) -> None:
+    def __init__(self, whole: Whole, this: job.Job, number: int = 1) -> None:
         if _alive:
             raise ValueError("elastic: found a second trainer in a process, expected one")
         _alive.append(self)
-        self._trainer = trainer
-        self._job = this
+        self._whole = whole
         self._member = elastic.member(this)
-        self._programs: dict[int, _core.Program] = {}  # by epoch
-        self._plans: dict[int, Plan] = {}
+        self._all = Objectives(whole, self._member, this)
+        self._course = Course(number)
         self._state = -1  # the epoch whose plan says what this process has; -1: nothing
         self._begun = -1  # the last step that the run has begun, or has been brought to
         self._back = 0  # the epoch in which this process last went back to an older state
         self._batches = Batches()
         self._notice = Notice()
-        self.evaluations = Evaluations(
-            trainer, self._member, self._notice, self.call, self._is_behind
-        )
-        self.saves = Once(trainer, self._member, "saves", self.call, self._is_behind)
-        self.loads = Once(trainer, self._member, "loads", self.call, self._is_behind)
-        every = job.second_homes_every()
+        self.evaluations = Evaluations(self, self._member, self._notice)
+        self.saves = Once(self, self._member, "saves")
+        self.loads = Once(self, self._member, "loads")
+        every = job.second_homes_every() if number == 1 else None
         self._second = None if every is None else SecondHomes(every, self._find_homes)
-        self._asked = 0  # steps that the script has made, or makes now: its trainer's `steps`
+        self.asked = 0  # steps that the script has asked for
         self._done = 0  # steps that the state is of
         self._seen: list[tuple[float, float]] = []  # loss and norm of every step
         self._metrics: Metrics | None = None  # of the last step
         self._safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
-        self._tempo = Tempo(self._member, job.settle_seconds(), self._gain_with)
-        self._seed = int(trainer._options["seed"])
+        self._tempos = [
+            Tempo(self._member, job.settle_seconds(), self._gain_with, f"{each or ''}")
+            for each in range(number)
+        ]
+        self._seeds: list[int] = []  # by objective
         self._spares = 0
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
@@ -86,77 +87,82 @@ class Recovery:
 
     # --- what a trainer does ---
 
-    def begin(self, plan: Plan, program: _core.Program) -> None:
-        """The run of the first epoch stands."""
-        epoch = self._member.epoch
-        self._plans[epoch], self._programs[epoch] = plan, program
-        self._state, self._members = epoch, plan.devices
-        self._tempo.begin(plan.devices, {})
-        if self._member.name == plan.devices[0]:
-            self._member.store.set(self._member.key("plan"), plan.text)
-        self._plan_ahead(plan)
-
-    def begin_at(self, steps: int, path: str, is_told: bool) -> None:
-        """Training goes on from a checkpoint; after no steps it is one of parameters alone. Maybe
-        others have gone on from it, and this process `is_told`."""
-        if is_told and job.joins_later() and steps <= len(self._seen):
-            self._asked = steps
+    def begin(self) -> None:
+        """The runs of the first epoch stand; or this process takes the place of a lost one, and has
+        its part of the state when this returns."""
+        if job.joins_later():
+            self._seeds = [int(each._options["seed"]) for each in self._all.trainers]
+            self._member.arrive(self._all.gain(job.offered_devices()))
+            self._recover(None)
             return
-        self._asked = self._done = steps
+        epoch = self._member.epoch
+        self._all.begin(epoch)
+        self._state, self._members = epoch, self._member.members
+        for tempo in self._tempos:
+            tempo.begin(self._first.plan.devices, {})
+        self._plan_ahead()
+
+    def begin_at(self, counts: list[int], path: str, is_told: bool) -> None:
+        """Training goes on from a checkpoint after so many steps of each objective; after none it
+        is one of parameters alone. Maybe others have gone on from it, and this process
+        `is_told`."""
+        steps = sum(counts)
+        if is_told and job.joins_later() and steps <= len(self._seen):
+            self.asked = steps
+            return
+        self.asked = self._done = steps
         self._begun = steps - 1
+        self._course.begin(counts)
         if steps > 0:
             self._safe_step = steps
-            if self._member.name == self._members[0]:
+            if path and self._member.name == self._members[0]:
                 epochs.note_checkpoint(self._member.store, path, steps)
         self._seen = [(math.nan, math.nan)] * steps
 
-    def join(self) -> None:
-        """Takes the place of a lost process: returns when this one has its part of the state."""
-        self._member.arrive(self._gain(job.offered_devices()))
-        self._recover(None)
+    @property
+    def _first(self) -> Trainer:
+        return self._all.first
 
-    def _gain(self, devices: list[str]) -> float:
-        """Returns which part of a step would be saved with these devices, as it is predicted."""
-        text = self._member.store.get(self._member.key("plan"))
-        if not devices or text is None:
-            return 0.0
-        now = self._plan_of(text)
-        others = [name for name in now.devices if name not in devices]
-        try:
-            before = replan(self._trainer, now, others)
-            after = replan(self._trainer, now, others + devices)
-        except ValueError:  # there is none
-            return 0.0
-        return saved(self._trainer, before, after)
+    @property
+    def job_now(self) -> job.Job | None:
+        """This process in the epoch of now; None without a device of the plan."""
+        return self._first._job
 
-    def _gain_with(self, planned: Factors, factors: Factors) -> float:
-        """Returns which part of a step would be saved by a plan that counts with how long devices
-        take now."""
-        trainer, now = self._trainer, self._trainer.plan
-        try:
-            after = replan(trainer, now, self._members, planned, factors)
-        except ValueError:  # there is none
-            return 0.0
-        return saved(trainer, now, after, factors)
+    @property
+    def is_behind(self) -> bool:
+        """Whether the script makes again what was made before this process has come."""
+        return self.asked < len(self._seen)
+
+    def _gain_with(self, planned: dict[str, float], factors: dict[str, float]) -> float:
+        return self._all.gain_with(self._members, planned, factors)
 
     def catch_up(self, most: int | None = None, before: int = 0) -> Metrics | None:
         """Leaves out the steps that were made before this process has come, `most` or all but so
         many; returns what the last one gave, if that is known."""
         steps = len(self._seen) - before if most is None else min(most, len(self._seen))
-        if steps <= self._asked:
+        if steps <= self.asked:
             return None
-        self._asked = self._trainer.steps = steps
-        last = self._told(self._asked - 1)
+        self.asked = steps
+        self._set_steps(steps)
+        last = self._told(steps - 1)
         return last if math.isfinite(last.loss) else None
 
-    def step(self, batch: Any) -> Metrics:
+    def step(self, trainer: Trainer, batch: Any) -> Metrics:
         """Makes a step, however often that takes. The steps that were made before this process has
         come are not made again: their metrics are what they were."""
-        step = self._asked
-        self._asked += 1
+        step = self.asked
+        number = self._all.trainers.index(trainer)
+        if not self._course.ask(step, number):
+            names = list(self._whole._trainers)
+            raise ValueError(
+                f"step {step}: found one of {names[number]!r} in the script, and of "
+                f"{names[self._course[step]]!r} in the run: expected the same order of objectives "
+                "in all processes"
+            )
+        self.asked += 1
         self._batches.keep(step, batch, self._oldest_needed(step))
         if step < len(self._seen):
-            self._trainer.steps = self._asked
+            self._set_steps(self.asked)
             return self._told(step)
         self.call(lambda: None, "step")
         assert self._metrics is not None
@@ -164,38 +170,29 @@ class Recovery:
 
     def together(self, make: Callable[[], Made]) -> Made:
         """Does what all processes have to do together, as it is now."""
-        if self._is_behind():
+        if self.is_behind:
             raise ValueError(
-                f"found a script that is after step {self._asked}, and a run that has done "
+                f"found a script that is after step {self.asked}, and a run that has done "
                 f"{self._done}: what others were given then is gone; expected a script that begins "
                 "at Trainer.steps, behind Trainer.catch_up()"
             )
         made = self.call(make, "read")
-        self._reads.note(self._asked, make, self._oldest_needed(self._asked))
+        self._reads.note(self.asked, make, self._oldest_needed(self.asked))
         return made
-
-    def _is_behind(self) -> bool:
-        """Whether the script makes again what was made before this process has come."""
-        return self._asked < len(self._seen)
 
     def call(self, make: Callable[[], Made], what: str = "") -> Made:
         """Does what all processes have to do together, after the steps that are missing; again
         after each recovery. `what`: "step", "read" or what others are told of."""
         while True:
             try:
-                self._written = unfinished.save_again(self._trainer, self._written, self._done)
-                while self._done < self._asked:
+                self._save_again()
+                while self._done < self.asked:
                     self._reads.repeat(self._done, False)
                     self._notice.check(self._member)
                     self._make_copies()
-                    # Who is lost while all agree on a length is lost before the step has begun.
-                    batch = self._read(self._batches[self._done])
-                    self._begun = self._trainer.steps = self._done
-                    if self._ahead is not None:
-                        self._ahead.note_step()
-                    self._take(self._make_step(batch))
-                    self._written = unfinished.save_again(self._trainer, self._written, self._done)
-                self._trainer.steps = self._asked
+                    self._make_step()
+                    self._save_again()
+                self._set_steps(self.asked)
                 if what != "step":
                     self._reads.repeat(self._done, what == "read")
                 return make()
@@ -215,44 +212,60 @@ class Recovery:
         with contextlib.suppress(OSError):  # it has ended in another way
             self.call(self._wait_for_all)
 
+    def _set_steps(self, steps: int) -> None:
+        """The trainers are behind so many steps of all."""
+        counts = self._course.counts(steps)
+        for trainer, count in zip(self._all.trainers, counts, strict=True):
+            trainer.steps = count
+
+    def _save_again(self) -> None:
+        """Begins to write what was being written when somebody was lost."""
+        before = self._all.trainers, [trainer.steps for trainer in self._all.trainers]
+
+        def save(*arguments: Any) -> None:
+            self._set_steps(self._done)  # which the script may not have come to
+            try:
+                self._whole._save(*arguments)
+            finally:
+                for trainer, steps in zip(*before, strict=True):
+                    trainer.steps = steps
+
+        self._written = unfinished.save_again(save, self._written, self._done)
+
     def _oldest_needed(self, step: int) -> int:
         """The first step that may have to be made again when `step` is the next one."""
-        saver = self._trainer._saver
+        saver = self._whole._saver
         safe = None if saver is None else saver.safe_step
         if safe is not None:
             self._safe_step = safe
-        versions = [] if self._second is None else self._second.versions
-        return min([step - 1, self._safe_step, *(version.done for version in versions)])
+        return min([step - 1, self._safe_step, *(each.done for each in self._versions())])
 
     def _make_copies(self) -> None:
         """Gives others a copy of what one failure would take, if it is time."""
-        trainer, second = self._trainer, self._second
+        trainer, second = self._first, self._second
         if second is None or trainer._job is None or not second.is_due(self._state, self._done):
             return
-        numbers = [self._number(name) for name in trainer.plan.devices]
+        peers = self._all.peers(trainer.plan.devices)
         with trainer._together("second homes"):
-            costs = second.make(self._done, trainer._run, self._peers(numbers))
+            costs = second.make(self._done, trainer._run, peers)
         if trainer._job.rank == 0:
             self._member.store.set(self._member.key("copies"), json.dumps(costs))
 
     def _find_homes(self, epoch: int) -> _core.SecondHomes:
-        homes = _core.SecondHomes(self._program(epoch), self._trainer._machines)
-        if homes.without and self._member.name == self._plans[epoch].devices[0]:
+        homes = _core.SecondHomes(self._all.programs(epoch)[0], self._first._machines)
+        if homes.without and self._member.name == self._all.plans(epoch)[0].devices[0]:
             checkpoint.say(
                 f"second homes: nobody has room for {homes.without} bytes that one failure would "
                 "take; a checkpoint may bring them back"
             )
         return homes
 
-    def _peers(self, numbers: list[int]) -> _runtime.MovePeers:
-        own = self._number(self._member.name)
-        return _runtime.MovePeers(exchange.group_name(), numbers, own, round(1000 * MOVE_SECONDS))
-
     def _wait_for_all(self) -> None:
-        if self._trainer._saver is not None:
-            self._trainer._saver.wait()
-        if self._trainer._run is not None:
-            self._trainer._run.finish()  # so that whoever waits for this process in a step hears it
+        if self._whole._saver is not None:
+            self._whole._saver.wait()
+        for trainer in self._all.trainers:
+            if trainer._run is not None:
+                trainer._run.finish()  # so that whoever waits for this process hears it
         self._member.store.set(self._member.key(f"finished/{self._member.name}"), "yes")
         try:
             for name in self._members:
@@ -263,45 +276,84 @@ class Recovery:
         if not epochs.finish_epoch(self._member.store, self._member.epoch):
             raise elastic.EpochError("somebody is lost while all finish")
 
-    def _make_step(self, batch: StepBatch | None) -> Metrics:
-        key = f"step/{self._done}"
-        if self._trainer._job is None:  # no device of the plan
-            loss, norm = json.loads(self._member.wait(key))
-            return self._trainer._metrics(loss, norm, None)
-        if not self._trainer._program.groups:  # nobody would end what it is in
-            self._member.check()
-        assert batch is not None
-        metrics = self._trainer._step(batch)
-        self._tempo.note_step(metrics.step_seconds * (1 - metrics.waiting))
+    # --- a step ---
+
+    def _make_step(self) -> None:
+        """Makes the next step, of the objective that it is of."""
+        step, number = self._done, self._course[self._done]
+        trainer, member = self._all.trainers[number], self._member
+        key = f"step/{step}"
+        trainer.steps = self._course.counts(step)[number]
+        if self._ahead is not None:
+            self._ahead.note_step()
+        if trainer._job is None:  # no device of the plan
+            self._begun = step
+            loss, norm = json.loads(member.wait(key))
+            return self._take(trainer._metrics(loss, norm, None))
+        with self._watching(number):
+            self._prepare(number)
+            # Who is lost while all agree on a length is lost before the step has begun. What the
+            # script cannot read ends the run: it could not be read again.
+            with elastic.of_script():
+                batch: StepBatch = trainer._tensors(self._batches[step])
+            if not trainer._program.groups:  # nobody would end what it is in
+                member.check()
+            self._begun = step
+            metrics = trainer._step(batch)
+        self._tempos[number].note_step(metrics.step_seconds * (1 - metrics.waiting))
         if self._second is not None:
             self._second.note_step()
-        if self._spares and self._trainer._job.rank == 0:
-            self._member.store.set(
-                self._member.key(key), json.dumps([metrics.loss, metrics.grad_norm])
-            )
-        return metrics
+        if self._spares and trainer._job.rank == 0:
+            member.store.set(member.key(key), json.dumps([metrics.loss, metrics.grad_norm]))
+        self._take(metrics)
 
-    def _read(self, batch: Any) -> StepBatch | None:
-        """Returns what this process needs of a batch now; None without a device of the plan. What
-        the script cannot read ends the run: it could not be read again."""
-        if self._trainer._job is None:
-            return None
-        with elastic.of_script():  # others may have failed while they agreed on a length
-            return self._trainer._tensors(batch)
+    @contextlib.contextmanager
+    def _watching(self, number: int) -> Iterator[None]:
+        """Around a step of an objective. The run of the first one ends what it is in when the epoch
+        is over; for the others, and for what they give each other, it takes a watch."""
+        if self._whole._state is None:
+            yield
+            return
+        trainer, group = self._all.trainers[number], self._member.group
+        assert group is not None
+
+        def end_waits() -> None:
+            trainer._run.abort("the epoch is over")
+            group.abort()
+
+        name = list(self._whole._trainers)[number]
+        with self._member.watched(end_waits), trainer._together(f"step() of {name!r}"):
+            yield
+
+    def _prepare(self, number: int) -> None:
+        """Gives an objective what it reads. Whoever begins a step of another objective than that of
+        the last one knows that all have done that one, and have what this one reads: only then may
+        a device let go of what others could still take from it."""
+        state = self._whole._state
+        if state is None:
+            return
+        name = list(self._whole._trainers)[number]
+        state.bring(name)
+        if state.last != name:
+            exchange.largest(0.0)
+        state.take(name)
 
     def _take(self, metrics: Metrics) -> None:
-        del self._seen[metrics.step :]
+        """The next step is done."""
+        del self._seen[self._done :]
         self._seen.append((metrics.loss, metrics.grad_norm))
         self._metrics = metrics
-        self._done = metrics.step + 1
+        self._done += 1
 
     def _told(self, step: int) -> Metrics:
-        loss, norm = self._seen[step]
-        return dataclasses.replace(
-            self._trainer._metrics(loss, norm, None),
-            step=step,
-            learning_rate=self._trainer.optimizer.learning_rate(step),
-        )
+        """Returns the metrics of a step that was made without this process."""
+        number = self._course[step]
+        trainer, (loss, norm) = self._all.trainers[number], self._seen[step]
+        before, trainer.steps = trainer.steps, self._course.counts(step)[number]
+        try:
+            return trainer._metrics(loss, norm, None)
+        finally:
+            trainer.steps = before
 
     # --- a recovery ---
 
@@ -330,13 +382,22 @@ class Recovery:
                 self._member.fail(str(again))
                 error = again
 
-    def _report(self) -> None:
-        run = self._trainer._run
+    def _left(self) -> tuple[str, float | None, bool, bool]:
+        """Returns how far the last step has come, as StepLeft says it."""
+        run = self._trainer_of(self._begun)._run
         if run is None:
-            here = "done" if self._done > self._begun else "before"
-            reached, committed, commits, spreads = here, None, False, False
-        else:
-            reached, committed, commits, spreads = run.left()
+            return ("done" if self._done > self._begun else "before"), None, False, False
+        reached, committed, commits, spreads = run.left()
+        is_within = reached in ("before", "at commit")
+        if is_within and self._trainer_of(self._begun - 1)._run is not run:
+            committed = None  # it is that of an older step
+        return reached, committed, commits, spreads
+
+    def _trainer_of(self, step: int) -> Trainer:
+        return self._all.trainers[self._course[step]] if step >= 0 else self._first
+
+    def _report(self) -> None:
+        reached, committed, commits, spreads = self._left()
         self._member.report(
             {
                 "device": self._member.name,
@@ -355,50 +416,54 @@ class Recovery:
     def _enter(self, agreement: Agreement) -> None:
         """Begins an epoch with what all of its members have."""
         times = Times()
-        member = self._member
-        if self._trainer._run is not None:
-            self._seed = int(self._trainer._run.seed)
+        member, epoch = self._member, agreement.epoch
+        if self._first._run is not None:
+            self._seeds = [int(trainer._run.seed) for trainer in self._all.trainers]
         if agreement.states[member.name] >= 0:
             self._catch_up(agreement)
         times.note("catch_up")
-        plan = self._plan(agreement)
+        plans = self._all.plan(agreement, self._state)
         times.note("plan")
-        program = self._trainer._program_of(plan)
-        self._plans[agreement.epoch], self._programs[agreement.epoch] = plan, program
-        source = self._source(agreement, program)
-        times.note("program")
-        self.evaluations.leave()
+        used = plans[0].devices
+        for trainer in self._all.trainers:
+            trainer._evaluation.move(trainer.plan, trainer._job)
         member.leave()
-        members = plan.devices + [name for name in agreement.members if name not in plan.devices]
+        members = used + [name for name in agreement.members if name not in used]
         group = member.connect(members)
         with member.watched(group.abort):
-            this = self._epoch_job(plan.devices)
-            run = self._make_run(plan, program, this)
+            owners = self._agree_on_owners(agreement, members)
+            source = self._source(agreement, owners)
+            times.note("program")
+            runs = self._all.make_runs(epoch, members)
             times.note("build")
-            step, seed = source.done - 1, self._seed
+            step, seeds = source.done - 1, self._seeds
             if source.saved:
-                step, seed, moved = self._take_saved(source, run, members)
+                step, seeds, moved = self._take_saved(source, runs, members)
+                owners = {}
             else:
-                moved = self._fetch(source, run, members)
+                moved = self._all.fetch(source, runs, members)
             self._check_batches(source.what, step + 1)
-            self._load_constants(run)
-            seed = self._share_history(agreement, step, seed)
-            written = unfinished.own(self._trainer._saver, self._written)
+            self._all.load_constants(runs)
+            seeds = self._share_history(agreement, step, seeds)
+            written = unfinished.own(self._whole._saver, self._written)
             once = [self.evaluations.acts, self.saves, self.loads]
             self._written = unfinished.of_all(share(once, written))  # when all have been restored
-        if len(members) > len(plan.devices) and this is not None:
-            exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
+        if len(members) > len(used) and member.name in used:
+            exchange.use(group.first(len(used)))  # the spares take no part in the rest
         times.note("restore")
         self._members = [name for name in members if name not in agreement.leaving]
-        self._spares = len(self._members) - len(plan.devices)
-        self._hand_over(plan, program, run, this, seed)
+        self._spares = len(self._members) - len(used)
+        self._hand_over(epoch, runs, members, seeds)
+        if self._whole._state is not None:
+            self._whole._state.enter(self._all.peers(used), owners)
         if step < agreement.step:
-            self._go_back(step, agreement.epoch)
-        self._state, self._begun = agreement.epoch, step
-        self._reads.begin(self._members, self._asked + 1)
-        self._forget_plans()
-        self._plan_ahead(plan)
-        self._tempo.begin(plan.devices, self._factors(agreement.epoch))
+            self._go_back(step, epoch)
+        self._state, self._begun = epoch, step
+        self._reads.begin(self._members, self.asked + 1)
+        self._all.forget({epoch, *(each.epoch for each in self._versions())})
+        self._plan_ahead()
+        for tempo in self._tempos:
+            tempo.begin(used, self._all.factors(epoch))
         told = {
             "at": time.time(),
             "step": step,
@@ -408,15 +473,19 @@ class Recovery:
         }
         member.store.set(member.key(f"built/{member.name}"), json.dumps(told))
 
-    def _plan_ahead(self, plan: Plan) -> None:
-        """Lets the next plan be found for who would be left; of devices that are slow it is found
-        when it is needed."""
+    def _versions(self) -> list[Version]:
+        return [] if self._second is None else self._second.versions
+
+    def _plan_ahead(self) -> None:
+        """Lets the next plans be found for who would be left; of devices that are slow they are
+        found when they are needed."""
         self._end_ahead()
         member, epoch = self._member, self._state
-        if member.name == plan.devices[0] and not self._factors(epoch):
+        plans = self._all.plans(epoch)
+        if member.name == plans[0].devices[0] and not self._all.factors(epoch):
             self._ahead = PlansAhead(
-                self._trainer,
-                plan,
+                self._all.trainers,
+                plans,
                 self._members,
                 lambda key, text: member.store.set(member.key(key, epoch), text),
             )
@@ -426,72 +495,46 @@ class Recovery:
             self._ahead.close()
             self._ahead = None
 
-    def _forget_plans(self) -> None:
-        """Drops those of epochs of which nobody has a state or copies."""
-        versions = [] if self._second is None else self._second.versions
-        needed = {self._state, *(version.epoch for version in versions)}
-        for old in self._programs.keys() - needed:
-            del self._programs[old], self._plans[old]
+    def _agree_on_owners(self, agreement: Agreement, members: Sequence[str]) -> Owners:
+        """Returns which objective each shared value is to be taken from: as whoever has come
+        farthest says, who knows that all others have had that, too."""
+        state = self._whole._state
+        if state is None:
+            return {}
+        told = exchange.values(state.told())
+        known = [
+            each for name, each in zip(members, told, strict=True) if agreement.states[name] >= 0
+        ]
+        return state.heard(max(known, key=lambda each: (each[0], len(each[1]))))
 
-    def _plan_of(self, text: str) -> Plan:
-        trainer = self._trainer
-        return Plan(text, trainer._graph, trainer._machines, trainer.plan.profile)
-
-    def _make_run(self, plan: Plan, program: _core.Program, this: job.Job | None) -> Any:
-        """Returns the run of this process, which has no state yet; None if the plan does not use
-        its device."""
-        if this is None:
-            devices.accelerators_of_all(self._job.local_rank)
-            return None
-        machines = self._trainer._machines
-        options = self._trainer._options | devices.options(plan, program, machines, this)
-        with connections.guarded():
-            return _runtime.Run(program, machines, options)
-
-    def _hand_over(
-        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None, seed: int
-    ) -> None:
-        trainer = self._trainer
-        if trainer._saver is not None:
-            trainer._saver.close()
-        self._seed = seed
-        if run is not None:
-            run.seed = seed
-        trainer.plan, trainer._program, trainer._run, trainer._job = plan, program, run, this
-        trainer._drift = trainer._saver = None
-        if this is not None:
-            trainer._saver = checkpoint.Saver(run, program, this)
-        self.evaluations.enter()
-
-    def _source(self, agreement: Agreement, program: _core.Program) -> Source:
-        found = Sources(self._member, self._number, self._program, self._second)
-        return found.newest(agreement, program, self._trainer._run)
-
-    def _fetch(self, source: Source, run: Any, members: list[str]) -> dict[str, int]:
-        """Gives a new run its state, together with all members; returns the bytes by source."""
-        peers = self._peers([self._number(name) for name in members])
-        return {**_runtime.move_state(source.moves, source.state, run, peers), "read": 0}
+    def _source(self, agreement: Agreement, owners: Owners) -> Source:
+        found = Sources(self._member, self._all.number, self._all.programs, self._second)
+        names, trainers = list(self._whole._trainers), self._all.trainers
+        others = [[value for value, owner in owners.items() if owner != name] for name in names]
+        runs = [trainer._run for trainer in trainers]
+        return found.newest(agreement, self._all.programs(agreement.epoch), runs, others)
 
     def _take_saved(
-        self, source: Source, run: Any, members: list[str]
-    ) -> tuple[int, int, dict[str, int]]:
-        """Gives a new run what it has of a checkpoint, as all members do; returns its last step,
-        the seed, and the bytes by source."""
-        trainer, this = self._trainer, self._epoch_job(members)
-        taken = checkpoint.take(run, this, source.saved, trainer.optimizer.description()["kind"])
-        assert taken is not None
-        found, manifest = taken
+        self, source: Source, runs: Sequence[Any], members: Sequence[str]
+    ) -> tuple[int, list[int], Moved]:
+        """Gives new runs what they have of a checkpoint, as all members do; returns the last step,
+        the seeds, and the bytes by source."""
+        found, seeds, moved = self._all.take_saved(source, runs, members)
         self._safe_step = found.step
-        if self._member.name == members[0]:
-            checkpoint.say(f"all go back to {found.path}")
-        held = [] if run is None else [run.shard(*each) for each in run.values if _lasts(*each)]
-        read = sum(shard.nbytes for shard in held if shard is not None)
-        moved = {"kept": 0, "received": 0, "sent": 0, "homes": 0, "read": read}
-        return min(found.step, source.done) - 1, manifest.seed, moved
+        return min(found.step, source.done) - 1, seeds, moved
+
+    def _hand_over(
+        self, epoch: int, runs: Sequence[Any], members: Sequence[str], seeds: list[int]
+    ) -> None:
+        self._seeds = seeds
+        for run, seed in zip(runs, seeds, strict=True):
+            if run is not None:
+                run.seed = seed
+        self._all.hand_over(epoch, runs, members)
 
     def _check_batches(self, what: str, done: int) -> None:
         """Raises ValueError if what the script has given is there no more."""
-        again = range(done, self._asked)
+        again = range(done, self.asked)
         if lacking := [step for step in again if step not in self._batches]:
             raise ValueError(
                 f"{what}: the next step is {done}, and the batches of steps {lacking[0]} to "
@@ -503,97 +546,45 @@ class Recovery:
         self._done, self._back = step + 1, epoch
         del self._seen[step + 1 :]
 
-    def _load_constants(self, run: Any) -> None:
-        for kind, name in [] if run is None else run.values:
-            if name.startswith("constant:"):
-                run.load(kind, name, self._trainer._graph.constants[name].detach().cpu())
-
     def _catch_up(self, agreement: Agreement) -> None:
-        run = self._trainer._run
-        if run is not None:
-            left = _core.StepLeft(self._member.name, self._begun, *run.left())
+        trainer = self._trainer_of(self._begun)
+        if trainer._run is not None:
+            left = _core.StepLeft(self._member.name, self._begun, *trainer._run.left())
             finish, undo = left.catch_up(agreement.step)
             if undo:
-                run.undo(undo)
+                trainer._run.undo(undo)
             if finish:
-                self._trainer.steps = self._begun
-                result = run.finish_step(agreement.committed)
-                self._take(self._trainer._metrics(result.loss, result.gradient_norm, result))
+                trainer.steps = self._course.counts(self._begun)[self._course[self._begun]]
+                result = trainer._run.finish_step(agreement.committed)
+                self._done = self._begun
+                self._take(trainer._metrics(result.loss, result.gradient_norm, result))
         self._begun = agreement.step
         self._done = agreement.step + 1
 
-    def _plan(self, agreement: Agreement) -> Plan:
-        """The eldest plans for all."""
-        known = self._plans.get(self._state)
-        member = self._member
-        if agreement.eldest == member.name:
-            assert known is not None
-            new = [name for name, state in agreement.states.items() if state < 0]
-            factors = {n: f for n, f in wanted(member).items() if n not in new}
-            wanted(member, factors)
-            member.store.set(member.key("factors"), json.dumps(factors))
-            before = self._factors(self._state)
-            ahead = None
-            if not before and not factors and set(known.devices) - set(agreement.staying):
-                ahead = member.store.get(member.key(key_of(agreement.staying), self._state))
-            if ahead is None:
-                plan = replan(self._trainer, known, agreement.staying, before, factors)
-            else:
-                plan = self._plan_of(ahead)
-                member.store.set(member.key("ahead"), "yes")
-            member.store.set(member.key("plan"), plan.text)
-        return self._plan_of(member.wait("plan"))
-
-    def _factors(self, epoch: int) -> Factors:
-        """Returns how many times as long devices take, as the plan of an epoch has it."""
-        text = self._member.store.get(self._member.key("factors", epoch))
-        return {} if text is None else dict(json.loads(text))
-
-    def _program(self, epoch: int) -> _core.Program:
-        if epoch not in self._programs:
-            text = self._member.store.get(self._member.key("plan", epoch))
-            assert text is not None
-            plan = self._plan_of(text)
-            self._plans[epoch], self._programs[epoch] = plan, self._trainer._program_of(plan)
-        return self._programs[epoch]
-
-    def _share_history(self, agreement: Agreement, step: int, seed: int) -> int:
-        """Tells those who have come of the steps before, and who has no run the seed, which is
+    def _share_history(self, agreement: Agreement, step: int, seeds: list[int]) -> list[int]:
+        """Tells those who have come of the steps before, and who has no run the seeds, which are
         returned."""
         member = self._member
         new = [name for name, state in agreement.states.items() if state < 0]
         if agreement.eldest == member.name and new:
-            history = {"seen": self._seen[: step + 1], "seed": seed, "asked": self._asked}
+            history = {"seen": self._seen[: step + 1], "seeds": seeds, "asked": self.asked}
+            history["course"] = self._course.told(step + 1)
             history["fits"] = self.fits.told()
             member.store.set(member.key("history"), json.dumps(history))
         if member.name in new:
             history = json.loads(member.wait("history"))
             self._seen = [(loss, norm) for loss, norm in history["seen"]]
+            self._course.take(history["course"])
             self._done = step + 1
             self.fits.hear(history["fits"])
             self._reads.begin((), int(history["asked"]) + 1)
-            return int(history["seed"])
+            return [int(seed) for seed in history["seeds"]]
         if self._spares and step >= 0:  # who had no device may not know the last step
             if len(self._seen) > step:
                 member.store.set(member.key("last"), json.dumps(self._seen[step]))
             else:
                 loss, norm = json.loads(member.wait("last"))
-                self._trainer.steps = step
-                self._take(self._trainer._metrics(loss, norm, None))
-        return seed
-
-    def _number(self, name: str) -> int:
-        number = self._trainer._machines.find(name)
-        assert number is not None
-        return number
-
-    def _epoch_job(self, devices: list[str]) -> job.Job | None:
-        if self._member.name not in devices:
-            return None
-        return dataclasses.replace(
-            self._job, rank=devices.index(self._member.name), size=len(devices)
-        )
-
-
-def _lasts(kind: str, name: str) -> bool:
-    return kind != "gradient" and not name.startswith("constant:")
+                self._done = step
+                self._set_steps(step)
+                self._take(self._trainer_of(step)._metrics(loss, norm, None))
+        return seeds

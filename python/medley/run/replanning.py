@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley import _core
 from medley.cluster import Cluster
@@ -15,6 +15,40 @@ if TYPE_CHECKING:
     from medley.trainer import Trainer
 
 NONE: Mapping[str, float] = MappingProxyType({})
+Found = TypeVar("Found")
+
+
+def replan_all(
+    trainers: Sequence[Trainer],
+    before: Sequence[Plan],
+    devices: Sequence[str],
+    planned: Mapping[str, float] = NONE,
+    factors: Mapping[str, float] = NONE,
+) -> list[Plan]:
+    """Returns plans for several trainers that have the same devices: see replan()."""
+    return agreed(
+        lambda left: [
+            replan(trainer, plan, left, planned, factors)
+            for trainer, plan in zip(trainers, before, strict=True)
+        ],
+        lambda plan: plan.devices,
+        devices,
+    )
+
+
+def agreed(
+    find: Callable[[Sequence[str]], list[Found]],
+    devices_of: Callable[[Found], Sequence[str]],
+    devices: Sequence[str],
+) -> list[Found]:
+    """Returns what `find` finds for as many of the devices as all plans use: where one leaves some
+    out, all others do without them."""
+    while True:
+        found = find(devices)
+        used = [devices_of(each) for each in found]
+        devices = min(used, key=len)
+        if all(sorted(each) == sorted(devices) for each in used):
+            return found
 
 
 def replan(
@@ -58,11 +92,19 @@ def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] 
 
 
 def saved(
-    trainer: Trainer, before: Plan, after: Plan, factors: Mapping[str, float] = NONE
+    trainers: Sequence[Trainer],
+    before: Sequence[Plan],
+    after: Sequence[Plan],
+    factors: Mapping[str, float] = NONE,
 ) -> float:
-    """Returns which part of a step a plan is predicted to save against the one before, >= 0."""
-    took = step_nanoseconds(trainer, before, factors)
-    return max(0.0, 1 - step_nanoseconds(trainer, after, factors) / took)
+    """Returns which part of a step of each plans are predicted to save against those before, 0 at
+    least."""
+
+    def takes(plans: Sequence[Plan]) -> float:
+        pairs = zip(trainers, plans, strict=True)
+        return sum(step_nanoseconds(trainer, plan, factors) for trainer, plan in pairs)
+
+    return max(0.0, 1 - takes(after) / takes(before))
 
 
 def _as_for(to: Cluster, of: Cluster, text: str) -> str:

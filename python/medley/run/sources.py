@@ -1,11 +1,12 @@
 """Where the state of an epoch that begins comes from: what its members have, else what they keep of
-an older step, else a checkpoint."""
+an older step, else a checkpoint. Of several objectives each has a part of it, and programs, moves
+and runs are those of all in turn."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ class Source:
 
     what: str  # memory, second homes or checkpoint
     done: int  # steps
-    moves: _core.Moves
-    state: _runtime.KeptState  # what this process has of it
+    moves: list[_core.Moves]
+    states: list[_runtime.KeptState]  # what this process has of it
     saved: list[tuple[str, int, bool]]  # checkpoints, newest first: then these alone
 
 
@@ -37,45 +38,57 @@ class Sources:
         self,
         member: Member,
         number: Callable[[str], int],
-        program: Callable[[int], _core.Program],
+        programs: Callable[[int], Sequence[_core.Program]],
         second: SecondHomes | None,
     ) -> None:
         self._member = member
         self._number = number  # of a device, by its name
-        self._program = program  # of an epoch
+        self._programs = programs  # of an epoch
         self._second = second
 
-    def newest(self, agreement: Agreement, after: _core.Program, run: Any) -> Source:
-        """Returns the newest from which all comes that a program wants; `run`: of this process, if
-        it has one. Raises ValueError if there is none."""
+    def newest(
+        self,
+        agreement: Agreement,
+        after: Sequence[_core.Program],
+        runs: Sequence[Any],
+        others: Sequence[Sequence[tuple[str, str]]],
+    ) -> Source:
+        """Returns the newest from which all comes that programs want; `runs`: of this process, None
+        without one; `others`: the values of each program that come with others. Raises ValueError
+        if there is none."""
         done = agreement.step + 1
-        here = _runtime.KeptState()
-        if run is not None and agreement.states[self._member.name] >= 0:
-            here = _runtime.KeptState.hold(run)
-        holders, copies = self._current(agreement), self._copies(agreement)
+        has_state = agreement.states[self._member.name] >= 0
+        here = [
+            _runtime.KeptState.hold(run) if run is not None and has_state else _runtime.KeptState()
+            for run in runs
+        ]
+        current = [self._current(agreement, place) for place in range(len(after))]
+        copies = self._copies(agreement)
         for older, epoch, devices in copies[:1]:
             if older == done:
-                holders.append((None, devices, self._homes(epoch)))
-                here = here.with_homes_of(self._version(epoch, done))
-        moves = _core.Moves(holders, after)
-        if not moves.lost:
+                current[0].append((None, devices, self._homes(epoch)))
+                here[0] = here[0].with_homes_of(self._version(epoch, done))
+        moves = [_core.Moves(*each) for each in zip(current, after, others, strict=True)]
+        if not (lost := [box for each in moves for box in each.lost]):
             return Source("memory", done, moves, here, [])
-        lost = moves.lost
         for older, epoch, devices in copies:
-            moves = _core.Moves([(self._program(epoch), devices, self._homes(epoch))], after)
-            if not moves.lost:
-                return Source("second homes", older, moves, self._version(epoch, older), [])
+            there = (self._programs(epoch)[0], devices, self._homes(epoch))  # of one trainer
+            moves = [_core.Moves([there], after[0])]
+            if not moves[0].lost:
+                return Source("second homes", older, moves, [self._version(epoch, older)], [])
         if saved := self._saved(agreement):
-            return Source("checkpoint", min(saved[0][1], done), moves, here, saved)
+            return Source("checkpoint", min(saved[0][1], done), [], here, saved)
         raise ValueError(_lost(lost))
 
-    def _current(self, agreement: Agreement) -> list[_Holders]:
-        """Returns who has what of the state after the agreed step."""
+    def _current(self, agreement: Agreement, place: int) -> list[_Holders]:
+        """Returns who has what of the state after the agreed step, of a program by its place."""
         devices: dict[int, list[int]] = {}
         for name, state in agreement.states.items():
             if state >= 0:
                 devices.setdefault(state, []).append(self._number(name))
-        return [(self._program(epoch), each, None) for epoch, each in sorted(devices.items())]
+        return [
+            (self._programs(epoch)[place], each, None) for epoch, each in sorted(devices.items())
+        ]
 
     def _copies(self, agreement: Agreement) -> list[tuple[int, int, list[int]]]:
         """Returns the steps done in copies that there are, the epoch of their plan, and which

@@ -81,13 +81,18 @@ def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 
 
 class Tempo:
-    """Of one process, in one epoch after another. `gain`: what part of a step a plan for other
-    factors would save."""
+    """Of the steps of one objective in one process, in one epoch after another. `gain`: what part
+    of a step a plan for other factors would save; `name`: of the objective, in the store."""
 
     def __init__(
-        self, member: Member, settle: float, gain: Callable[[Factors, Factors], float]
+        self,
+        member: Member,
+        settle: float,
+        gain: Callable[[Factors, Factors], float],
+        name: str = "",
     ) -> None:
         self._member = member
+        self._key = f"took{name}"
         self._window_seconds = settle / WINDOWS_OF_A_CHANGE
         self._gain = gain
         self._pool: ThreadPoolExecutor | None = None
@@ -112,7 +117,9 @@ class Tempo:
         told = [self._windows, statistics.median(self._steps)]
         self._windows += 1
         self._steps.clear()
-        self._member.store.set(self._member.key(f"took/{self._member.name}"), json.dumps(told))
+        self._member.store.set(
+            self._member.key(f"{self._key}/{self._member.name}"), json.dumps(told)
+        )
         if self._member.name == self._devices[0]:
             self._look()
 
@@ -120,7 +127,8 @@ class Tempo:
         self._tell()
         if time.monotonic() < self._next or len(self._devices) < 2:
             return
-        texts = [self._member.store.get(self._member.key(f"took/{n}")) for n in self._devices]
+        keys = [self._member.key(f"{self._key}/{n}") for n in self._devices]
+        texts = [self._member.store.get(key) for key in keys]
         told = {
             name: json.loads(text)
             for name, text in zip(self._devices, texts, strict=True)

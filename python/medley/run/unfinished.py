@@ -5,14 +5,10 @@ its save has returned, which may be the last one of the script."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from medley.checkpoint import Saver, Saving
 from medley.cursor import Cursor
-
-if TYPE_CHECKING:
-    from medley.trainer import Trainer
 
 NOTHING = "-"
 
@@ -28,7 +24,9 @@ def of_all(told: Iterable[str]) -> str:
     return next((text for text in told if text != NOTHING), NOTHING)
 
 
-def save_again(trainer: Trainer, written: str, done: int) -> str:
+def save_again(
+    save: Callable[[str, Saving, bool, Cursor | None], object], written: str, done: int
+) -> str:
     """Begins to write that if the state is the one after so many steps; returns what is still to be
     written."""
     if written == NOTHING:
@@ -37,9 +35,5 @@ def save_again(trainer: Trainer, written: str, done: int) -> str:
     if steps > done:
         return written
     if steps == done:
-        before, trainer.steps = trainer.steps, steps  # which the script may not have come to
-        try:
-            trainer._save(folder, Saving(*saving), False, None if data is None else Cursor(*data))
-        finally:
-            trainer.steps = before
+        save(folder, Saving(*saving), False, None if data is None else Cursor(*data))
     return NOTHING

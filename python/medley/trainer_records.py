@@ -1,0 +1,60 @@
+"""What the plan of a trainer needs, and what its run did."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from medley import _core, _runtime
+from medley.cluster import Cluster
+from medley.drift import Drift
+from medley.files import write_atomically
+from medley.metrics import rows_by_kind
+
+if TYPE_CHECKING:
+    from medley.run.job import Job
+
+
+class Records:
+    """The part of a trainer that tells of its run."""
+
+    _run: Any
+    _saver: Any
+    _program: _core.Program
+    _machines: Cluster
+    _job: Job | None
+    _drift: _runtime.Drift | None
+
+    def shares_of_kinds(self) -> dict[str, float]:
+        """Returns by kind of device its part of the rows; each stage of a pipeline has them all."""
+        return rows_by_kind(self._program, self._machines)
+
+    def memory(self) -> dict[str, dict[str, Any]]:
+        """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is, and
+        what may be held beside it while a checkpoint is written (`saving`)."""
+        saving = self._saver.deal.held_bytes
+        uses = zip(self._run.device_names, self._run.memory(), saving, strict=True)
+        return {name: use | {"saving": held} for name, use, held in uses}
+
+    def peak_bytes(self) -> dict[str, int]:
+        """Returns the most bytes that each emulated device of this process has had so far."""
+        names = self._run.device_names
+        own = range(len(names)) if self._job is None else [self._job.rank]
+        return dict(zip((names[i] for i in own), self._run.peak_bytes(), strict=False))
+
+    def drift(self) -> list[Drift]:
+        """Returns how far the ops of this process's devices are from the profile, so far."""
+        return [] if self._drift is None else [Drift(*row) for row in self._drift.rows()]
+
+    def program_text(self) -> str:
+        """Returns the lowered program, the same on every device."""
+        return self._program.text()
+
+    def trace_json(self) -> str:
+        """Returns what the devices of this process did in the last step, for Perfetto
+        (https://ui.perfetto.dev), in times of the steady clock. Needs `trace=True`."""
+        return str(self._run.trace_json())
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes trace_json() to a file."""
+        write_atomically(path, self.trace_json())
