@@ -78,7 +78,6 @@ class JointTrainer:
         self._recovery = None
         if this is not None and this.elastic:
             self._recovery = Recovery(self, this, len(objectives))
-            ends.watch(self)
         for number, (name, objective) in enumerate(objectives.items()):
             with exchange.reordered(self._job.orders.get(name)):
                 trainer: Trainer = _Part(
@@ -109,6 +108,7 @@ class JointTrainer:
         if first._run is not None:
             self._saver = checkpoint.Saver(first._run, first._program, first._job)
         if self._recovery is not None:
+            ends.watch(self)
             self._recovery.begin()
         else:
             weakref.finalize(self, self._saver.leave)

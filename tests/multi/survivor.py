@@ -6,7 +6,7 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 `exchange`, if they are there, where in the step: before what has these words in its name, or
 `behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
-follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
+follows, before `during` (a method of Recovery or of its Objectives); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
 in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
 parameters after each step; `scaled`: in f32, with a loss scale that the first steps overflow;
@@ -35,6 +35,7 @@ from torch import Tensor, nn
 import medley
 from medley import _runtime, checkpoint, models, whole_tensors
 from medley.run.ahead import key_of
+from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -166,7 +167,7 @@ def kill_during(method: str) -> None:
     def killed(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Recovery, method, killed)
+    setattr(Recovery if hasattr(Recovery, method) else Objectives, method, killed)
 
 
 def kill_in(place: tuple[Any, str, bool], is_there: Callable[[], bool]) -> None:

@@ -345,10 +345,10 @@ def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(
             for each in (
                 "_report",
                 "_catch_up",
-                "_plan",
+                "plan",
                 "_source",
-                "_make_run",
-                "_fetch",
+                "make_runs",
+                "fetch",
                 "_hand_over",
             )
         ),
