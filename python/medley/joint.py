@@ -235,12 +235,15 @@ class JointTrainer:
         """Takes parameters and buffers from a file as `Trainer.load_model` does; the optimizers and
         the steps start anew."""
 
-        def load() -> None:
+        def load() -> list[int]:
             for trainer in self._trainers.values():
-                trainer.load_model(folder)
+                trainer._load_model(folder)
             self._state.begin()
+            return [0] * len(self._trainers)
 
-        load()
+        counts = load() if self._recovery is None else self._recovery.go_on_after(load)
+        for trainer, count in zip(self._trainers.values(), counts, strict=True):
+            trainer.steps = count
 
     # --- how it does that ---
 

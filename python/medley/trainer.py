@@ -574,6 +574,21 @@ class Trainer(WholeTensors, Records):
         wrote, in one file or in several with an index; the optimizer and the steps start anew. They
         have the names of the model's state dict, tied ones at least once, and no other. In a job
         all processes call this and the first one reads."""
+
+        def load() -> int:
+            self._load_model(folder)
+            return 0
+
+        self._go_on_after(load)
+
+    def _load_model(self, folder: str | os.PathLike[str]) -> None:
         with self._together("load_model()"):
             self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
-        self.steps = 0
+
+    def _go_on_after(self, read: Callable[[], int]) -> None:
+        """Takes what no checkpoint of this run has; `read` does, and returns after how many steps
+        training goes on."""
+        if self._recovery is None:
+            self.steps = read()
+        else:
+            self.steps = sum(self._recovery.go_on_after(lambda: [read()]))

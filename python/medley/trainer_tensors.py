@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from medley.graph import Graph
     from medley.optimizer import Optimizer
     from medley.run.job import Job
-    from medley.run.recovery import Recovery
 
 Made = TypeVar("Made")
 
@@ -31,13 +30,13 @@ class WholeTensors:
     _graph: Graph
     _run: Any
     _job: Job | None
-    _recovery: Recovery | None
     _types: whole_tensors.Types
 
     if TYPE_CHECKING:
 
         def together(self, make: Callable[[], Made]) -> Made: ...
         def _together(self, call: str) -> contextlib.AbstractContextManager[None]: ...
+        def _go_on_after(self, read: Callable[[], int]) -> None: ...
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes
@@ -112,26 +111,26 @@ class WholeTensors:
         """
         from medley import torch_state
 
-        if self._recovery is not None:
-            raise ValueError(
-                "load_optimizer_state(): found an elastic run, expected another: load it in one "
-                "without --elastic and save() a checkpoint, which every run resumes from"
-            )
         shapes = {name: shape for (_, name), (_, shape) in self._types.items()}
-        wanted = {name: sizes_of(shapes[name.partition(":")[2]]) for name in self._moments()}
         order = torch_state.names_by_rule(self.optimizer, self._graph.core, self._model)
-        with self._together("load_optimizer_state()"):
-            found, made = torch_state.read(self.optimizer, order, self._model, wanted, state, names)
-            steps = made if made is not None else step
-            if steps is None:
-                raise ValueError(
-                    f"load_optimizer_state(): found a state of {self.optimizer.name} that does not "
-                    "say its step, expected also step=..., how many were made"
-                )
-            for name, value in found.items():
-                dtype = whole_tensors.dtype_of(self._types, "state", name)
-                self._run.load("state", name, value.detach().cpu().to(dtype).contiguous())
-        self.steps = steps
+
+        def read() -> int:
+            wanted = {name: sizes_of(shapes[name.partition(":")[2]]) for name in self._moments()}
+            rule, model = self.optimizer, self._model
+            with self._together("load_optimizer_state()"):
+                found, made = torch_state.read(rule, order, model, wanted, state, names)
+                steps = made if made is not None else step
+                if steps is None:
+                    raise ValueError(
+                        f"load_optimizer_state(): found a state of {rule.name} that does not say "
+                        "its step, expected also step=..., how many were made"
+                    )
+                for name, value in found.items():
+                    dtype = whole_tensors.dtype_of(self._types, "state", name)
+                    self._run.load("state", name, value.detach().cpu().to(dtype).contiguous())
+            return steps
+
+        self._go_on_after(read)
 
     def _moments(self) -> list[str]:
         """Returns the names of what the optimizer keeps of parameters, master copies apart."""

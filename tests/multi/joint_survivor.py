@@ -2,10 +2,10 @@
 
 FOLDER has cluster.yaml, and OBJECTIVE.graph and OBJECTIVE.json, the plan, of each objective of a
 case. FAULT is JSON, as survivor.py has it: `device`, `step`, `call` and `exchange`, `second` and
-`during`, `save`, `reads`, `catches_up`, `signal`. `in`: a method of SharedState in the step, before
-which, or `behind` which, the process is killed; `evaluates`: the objective that is evaluated after
-each step; `resumes`: FOLDER/saved. Who is the first one in the end writes what it has seen to
-FOLDER/seen.pt.
+`during`, `save`, `reads`, `catches_up`, `signal`. `in`: a method of SharedState or Evaluation, in
+the step, before which, or `behind` which, the process is killed; `evaluates`: the objective that is
+evaluated after each step; `resumes`: FOLDER/saved; `kills`: faults of several devices. Who is the
+first one in the end writes what it has seen to FOLDER/seen.pt.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 import medley
 from medley import _runtime
+from medley.evaluation import Evaluation
 from medley.shared_state import SharedState
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -48,6 +49,8 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
     """Trains, and is killed if that is asked for."""
     torch.set_num_threads(1)
     own = os.environ["MEDLEY_DEVICE"]
+    mine = [each for each in fault.get("kills", []) if each["device"] == own]
+    fault = {**fault, **(mine[0] if mine else {})}
     trouble = survivor.Trouble(fault, own)
     is_victim = own == fault.get("device") and not trouble.joins
     if is_victim and "call" in fault:
@@ -57,7 +60,8 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
     if fault.get("second") == own:
         survivor.kill_during(fault["during"])
     if is_victim and "in" in fault:
-        place = SharedState, fault["in"], bool(fault.get("behind"))
+        owner = next(each for each in (SharedState, Evaluation) if hasattr(each, fault["in"]))
+        place = owner, fault["in"], bool(fault.get("behind"))
         survivor.kill_in(place, lambda: trouble.step == fault["step"])
     if is_victim and "saving" in fault:
         survivor.kill_in(survivor.SAVING[fault["saving"]], lambda: trouble.step >= fault["step"])

@@ -6,14 +6,15 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 `exchange`, if they are there, where in the step: before what has these words in its name, or
 `behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
-follows, before `during` (a method of Recovery or of its Objectives); with `epochs`, `device` ends as many epochs, one in
-each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
-in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
-parameters after each step; `scaled`: in f32, with a loss scale that the first steps overflow;
-`catches_up`: who is started again begins there; `ahead`: not before the plan without it is there;
-`pause`: seconds before each step. A process whose device is the first of the plan writes what it
-has seen to FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training
-begins there.
+follows, before `during` (a method of Recovery, or of its Objectives); with `epochs`, `device` ends
+as many epochs, one in each step, and nobody is lost; with `own_rows` each gives its own;
+`other_order` says whose rows are in another; `save`: a checkpoint after so many steps, and so on,
+to FOLDER/saved; `reads`: the parameters after each step; `scaled`: in f32, with a loss scale that
+the first steps overflow; `by_step`: with what BY_STEP has; `catches_up`: who is started again
+begins there; `ahead`: not before the plan without it is there; `pause`: seconds before each step;
+`torch`: training begins with the files of FOLDER/torch, the model's and the optimizer's.
+A process whose device is the first of the plan writes what it has seen to FOLDER/seen.pt. If there
+is a FOLDER/start.pt, what another run has written, training begins there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import _runtime, checkpoint, models, whole_tensors
+from medley import _runtime, checkpoint, models, torch_state, whole_tensors
 from medley.run.ahead import key_of
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
@@ -43,13 +44,15 @@ from exactness import double_precision
 
 ROWS = 6
 STATE = ("parameter", "state", "buffer")
-# A place in a save -> what makes it, and whether a process is killed behind that or before.
+# A place in a save or a load -> what makes it, and whether a process is killed behind that or
+# before.
 SAVING: dict[str, tuple[Any, str, bool]] = {
     "begun": (checkpoint.Saver, "begin", True),
     "written": (checkpoint, "_written", False),  # what others do not know yet
     "told": (checkpoint, "_written", True),
     "complete": (checkpoint.Saver, "_complete", False),  # the first process
     "committed": (checkpoint.Saver, "_note", True),  # the first process
+    "optimizer": (torch_state, "read", False),  # in a load
 }
 
 
@@ -60,9 +63,20 @@ def make(double: bool = True) -> tuple[nn.Module, dict[str, Tensor]]:
         return models.gpt(batch=ROWS)
 
 
+# Hyperparameters as functions of the step, and the share of an average that is kept: it begins
+# after a step, and takes the weights of every second one.
+BY_STEP: dict[str, Any] = {
+    "lr": lambda step: 1e-3 * (1 + step % 3),
+    "betas": (lambda step: 0.95 - 0.1 * (step % 2), lambda step: 1 - 0.1 / (step + 1)),
+    "weight_decay": lambda step: 0.01 * (step + 1),
+    "max_norm": lambda step: 0.5 + 0.1 * step,
+    "average": lambda step: 0.0 if step < 1 else 0.7 if step % 2 else 1.0,
+}
+
+
 def optimizer(**fields: Any) -> medley.AdamW:
     """Clips, so that the norm matters."""
-    return medley.AdamW(lr=1e-3, weight_decay=0.01, max_norm=0.5, **fields)
+    return medley.AdamW(**{"lr": 1e-3, "weight_decay": 0.01, "max_norm": 0.5, **fields})
 
 
 def is_there(trainer: medley.Trainer) -> bool:
@@ -215,7 +229,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     model, example = make(double="scaled" not in fault)
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
-    trainer = medley.Trainer(model, graph, plan, optimizer(**fault.get("scaled", {})))
+    fields = BY_STEP if "by_step" in fault else fault.get("scaled", {})
+    trainer = medley.Trainer(model, graph, plan, optimizer(**fields))
     losses: list[float] = []
     had: list[tuple[int, int, int]] = []
     if (folder / "start.pt").exists():
@@ -224,6 +239,9 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             if (kind, name) in trainer._run.values:  # a loss scale is not, without f16
                 trainer._run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
+    if "torch" in fault:
+        trainer.load_model(folder / "torch")
+        trainer.load_optimizer_state(torch.load(folder / "torch" / "optimizer.pt"))
     if "catches_up" in fault:
         trainer.catch_up()
     for step in range(trainer.steps, steps):

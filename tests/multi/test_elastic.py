@@ -76,15 +76,16 @@ def undisturbed(graph: medley.Graph) -> dict[str, Any]:
     return one_device(graph.text())
 
 
-def alone(graph: medley.Graph) -> medley.Trainer:
-    """Returns one on one device."""
+def alone(graph: medley.Graph, **fields: Any) -> medley.Trainer:
+    """Returns one on one device; its optimizer has these fields."""
     cluster = medley.cluster.parse_cluster(CLUSTER)
     mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
     pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
     plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
     written = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
     chosen = medley.plan(graph, cluster, plan=written)
-    return medley.Trainer(survivor.make()[0], graph, chosen, survivor.optimizer(), local=True)
+    rule = survivor.optimizer(**fields)
+    return medley.Trainer(survivor.make()[0], graph, chosen, rule, local=True)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import medley
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 import exactness
+import test_joint
 from joint_models import CASES, ROWS
 from outcomes import recoveries
 from test_elastic import CLUSTER, DEVICES
@@ -54,10 +55,11 @@ def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
         pipelines[0]["stages"][0]["updates"] = {"*": "S(0, even)"}
     elif shape == "stages":
         pipelines[0]["stages"] = stages([1], [0, 2], [3])
-    elif shape == "tensor":
+    elif shape in ("tensor", "zero inside"):
         mesh = {"axes": ["node", "device"], "shape": [2, 2], "devices": DEVICES[:4]}
-        states = {"*weight": "R x S(0, even)"}
-        pipelines[0]["stages"] = [{"mesh": mesh, "states": states}]
+        inside = {"*weight": "R x S(0, even)"}
+        what = "states" if shape == "tensor" else "updates"
+        pipelines[0]["stages"] = [{"mesh": mesh, what: inside}]
     elif shape == "pipelines":
         pipelines = [
             {"microbatches": [{"rows": 2}, {"rows": 2}], "stages": stages([3], [1])},
@@ -110,8 +112,6 @@ def check(folder: Path, name: str, steps: int = STEPS) -> dict[str, Any]:
 
 def state_after(name: str, steps: int) -> dict[str, torch.Tensor]:
     """Returns parameters and buffers after so many steps of one device."""
-    import test_joint
-
     trainer = test_joint.trainer_of(name, ["one"])
     test_joint.run(name, trainer, range(steps))
     return trainer.parameters() | trainer.buffers()
@@ -136,24 +136,20 @@ CHOSEN = [
     ("linear gan", "pipelines tensor", 4, 1, "forward"),
     ("dcgan", "tensor uneven", 3, 0, "norm"),
 ]
-EVERYWHERE = [
-    (name, shapes, step, who, where)
-    for name, shapes, step in (
-        ("linear gan", "pipelines tensor", 2),
-        ("dcgan", "uneven tensor", 3),
-        ("wgan", "tensor pipelines", 5),
-        ("two heads", "tensor uneven", 4),
-        ("distillation", "tensor pipelines", 3),
-        ("dino", "tensor", 3),
-    )
-    for who in (0, 3)
-    for where in WHERE
+MORE = [
+    ("dcgan", "uneven tensor", 3, 3, "behind that"),
+    ("wgan", "tensor pipelines", 5, 0, "update"),
+    ("two heads", "tensor uneven", 4, 2, "behind what is brought"),
+    ("distillation", "tensor pipelines", 2, 3, "backward"),
+    ("dino", "tensor", 3, 1, "update"),
+    ("linear gan", "zero inside tensor", 3, 1, "update"),
+    ("linear gan", "tensor zero inside", 3, 2, "norm"),
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "shapes", "step", "who", "where"),
-    [*CHOSEN, *(pytest.param(*each, marks=NIGHTLY) for each in EVERYWHERE)],
+    [*CHOSEN, *(pytest.param(*each, marks=NIGHTLY) for each in MORE)],
 )
 def test_a_process_may_be_killed_in_a_step_of_any_objective(
     tmp_path: Path, name: str, shapes: str, step: int, who: int, where: str
@@ -161,8 +157,182 @@ def test_a_process_may_be_killed_in_a_step_of_any_objective(
     folder = prepare(tmp_path / "run", name, shapes)
     done = elastic(folder, name, device=DEVICES[who], step=step, **WHERE[where])
     assert done.returncode == 0, done.stderr
-    if where != "norm":  # not every device has one
-        (line,) = recoveries(folder)
-        assert line["lost"] == [DEVICES[who]]
-        assert (line["source"], line["back"]) == ("memory", 0)
+    (line,) = recoveries(folder)
+    assert line["lost"] == [DEVICES[who]]
+    assert (line["source"], line["back"]) == ("memory", 0)
     check(folder, name)
+
+
+# All four processes are killed in turn, and started again: the second one in the next step, or in
+# the one that is made again.
+@NIGHTLY
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("linear gan", "pipelines tensor"),
+        ("dcgan", "tensor uneven"),
+        ("two heads", "uneven tensor"),
+        ("distillation", "zero inside pipelines"),
+    ],
+)
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("between", "before it is brought", "forward", "save"),
+        ("behind what is brought", "backward", "before others drop it", "update"),
+        ("behind that", "norm", "update", "forward"),
+    ],
+)
+def test_each_process_may_be_killed_and_started_again(
+    tmp_path: Path, name: str, shapes: str, places: tuple[str, ...]
+) -> None:
+    folder = prepare(tmp_path / "run", name, shapes)
+    kills = [
+        {"device": DEVICES[i], "step": 1 + i, **WHERE[where]} for i, where in enumerate(places)
+    ]
+    save = {"save": 1} if "save" in places else {}
+    done = elastic(folder, name, "--restarts", "4", kills=kills, **save)
+    assert done.returncode == 0, done.stderr
+    lines = recoveries(folder)
+    assert lines and all(line["members"] == DEVICES[:4] for line in lines)
+    assert all((line["source"], line["back"]) == ("memory", 0) for line in lines)
+    check(folder, name)
+
+
+# The plan of one objective leaves devices out: those of all do. What only the last one had comes
+# from the checkpoint of all objectives.
+@NIGHTLY
+@pytest.mark.parametrize("name", ["linear gan", "distillation"])
+def test_who_has_no_device_of_the_plans_goes_on_from_a_checkpoint(
+    tmp_path: Path, name: str
+) -> None:
+    folder = prepare(tmp_path / "run", name, "tensor uneven", (EVEN, ""))
+    kills = [{"device": DEVICES[3], "step": 1}, {"device": DEVICES[0], "step": 5}]
+    done = elastic(folder, name, kills=kills, save=2)
+    assert done.returncode == 0, done.stderr
+    first, second = recoveries(folder)
+    plans = [json.loads(path.read_text()) for path in sorted(folder.glob("elastic-1.*.plan.json"))]
+    used = [medley.Plan.from_dict(each).devices for each in plans]
+    assert len(used) == 2 and used[0] == used[1] == DEVICES[:1]
+    assert (first["source"], first["members"]) == ("memory", DEVICES[:3])
+    assert (second["source"], second["step"], second["back"]) == ("checkpoint", 3, 1)
+    check(folder, name)
+
+
+# Saved after steps 1, 3 and so on, counted from 0.
+@NIGHTLY
+@pytest.mark.parametrize(
+    ("name", "shapes", "fault"),
+    [
+        ("dcgan", "tensor stages", {"step": 5}),
+        ("linear gan", "zero uneven", {"step": 5, **FORWARD}),
+        ("two heads", "stages zero", {"step": 4, **WHERE["update"]}),
+    ],
+)
+def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
+    tmp_path: Path, name: str, shapes: str, fault: dict[str, Any]
+) -> None:
+    folder = prepare(tmp_path / "run", name, shapes)
+    done = elastic(folder, name, device=DEVICES[1], save=2, **fault)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert (line["source"], line["step"]) == ("checkpoint", 3)
+    assert line["bytes"]["read"] > 0
+    check(folder, name)
+
+
+@NIGHTLY
+def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "tensor stages")
+    done = elastic(folder, "linear gan", device=DEVICES[1], step=3)
+    assert done.returncode != 0
+    assert "what only lost devices had cannot be restored: " in done.stderr
+
+
+@NIGHTLY
+def test_copies_of_several_objectives_are_refused(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "tensor")
+    done = elastic(folder, "linear gan", "--second-homes-every", "2")
+    assert done.returncode == 2
+    assert "--second-homes-every: found a run of several objectives" in done.stderr
+
+
+@NIGHTLY
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_process_may_be_killed_in_an_evaluation(
+    tmp_path: Path, behind: bool, restarts: str
+) -> None:
+    folder = prepare(tmp_path / "run", "distillation", "tensor uneven")
+    fault = {"device": DEVICES[2], "step": 3, "in": "add", "behind": behind}
+    options = ("--restarts", restarts)
+    done = elastic(folder, "distillation", *options, evaluates="student", **fault)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert (line["step"], line["back"]) == (3, 0)
+    found = check(folder, "distillation")
+    with exactness.double_precision():
+        case = CASES["distillation"]
+        trainer = test_joint.trainer_of("distillation", ["one"])
+        batches = test_joint.made(case)[1]
+        for step in range(STEPS):
+            trainer.step(case.order[step % len(case.order)], batches[step])
+            expected = trainer.evaluate("student", batches[-1])["loss"]
+            assert found["evaluated"][step] == pytest.approx(expected, rel=1e-10)
+
+
+# Killed while all read what another run has saved, before and behind that.
+@NIGHTLY
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_process_may_be_killed_in_a_load(tmp_path: Path, behind: bool, restarts: str) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "tensor uneven")
+    done = elastic(folder, "linear gan", steps=3, save=3)
+    assert done.returncode == 0, done.stderr
+    prepare(folder, "linear gan", "uneven pipelines")
+    fault = {"device": DEVICES[1], "step": -1, "in": "begin", "behind": behind}
+    done = elastic(folder, "linear gan", "--restarts", restarts, resumes=True, **fault)
+    assert done.returncode == 0, done.stderr
+    assert len(recoveries(folder)) == 1
+    assert check(folder, "linear gan")["first"] == 3
+
+
+@NIGHTLY
+@pytest.mark.parametrize("step", [3, 4])
+def test_who_catches_up_reads_with_the_others(tmp_path: Path, step: int) -> None:
+    folder = prepare(tmp_path / "run", "dcgan", "tensor uneven")
+    fault = {"device": DEVICES[0], "step": step, **FORWARD}
+    asked = {"save": 1, "reads": True, "catches_up": True}
+    done = elastic(folder, "dcgan", "--restarts", "1", **fault, **asked)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["members"] == DEVICES[:4]
+    found = dict(torch.load(folder / "seen.pt"))
+    assert found["first"] == step - 1
+    check(folder, "dcgan")
+
+
+@NIGHTLY
+def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "zero stages")
+    number = int(signal.SIGTERM)
+    done = elastic(folder, "linear gan", device=DEVICES[1], step=3, signal=number)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert (line["left"], line["back"]) == ([DEVICES[1]], 0)
+    check(folder, "linear gan")
+
+
+@NIGHTLY
+@pytest.mark.parametrize(
+    "during",
+    ["_report", "_catch_up", "make_runs", "_source", "fetch", "_share_history", "hand_over"],
+)
+def test_another_loss_in_a_recovery_begins_it_again(tmp_path: Path, during: str) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "pipelines uneven")
+    fault = {"device": DEVICES[3], "step": 3, **FORWARD}
+    # Devices 0 and 1 have all of the pipelines' state.
+    done = elastic(folder, "linear gan", second=DEVICES[2], during=during, **fault)
+    assert done.returncode == 0, done.stderr
+    assert recoveries(folder)[-1]["lost"] == [DEVICES[2], DEVICES[3]]
+    check(folder, "linear gan")

@@ -28,6 +28,14 @@ class Batches:
                 break
             self._bytes -= _bytes_of(self._batches.pop(each))
 
+    def require(self, steps: range, what: str) -> None:
+        """Raises ValueError if what the script has given for one of these is there no more."""
+        if lacking := [step for step in steps if step not in self]:
+            raise ValueError(
+                f"{what}: the next step is {steps.start}, and the batches of steps {lacking[0]} to "
+                f"{lacking[-1]} are not kept: expected at most {self._most_bytes >> 20} MiB"
+            )
+
     def __contains__(self, step: int) -> bool:
         return step in self._batches
 

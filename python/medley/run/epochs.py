@@ -67,6 +67,11 @@ def note_checkpoint(store: ends.Store, path: str, step: int) -> None:
     store.set(f"{PREFIX}saved", json.dumps([*found[-_MOST_NOTED:], (os.path.abspath(path), step)]))
 
 
+def forget_checkpoints(store: ends.Store) -> None:
+    """Tells that those are of another state than the run goes on from."""
+    store.set(f"{PREFIX}saved", "[]")
+
+
 def note_load(store: ends.Store, path: str, step: int, done: int) -> None:
     """Tells, before any process reads it, of a checkpoint from which all go on after so many steps;
     "" if they do not."""

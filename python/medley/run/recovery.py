@@ -20,7 +20,7 @@ from medley import _core, checkpoint
 from medley.data.inputs import StepBatch
 from medley.run import elastic, ends, epochs, exchange, job, unfinished
 from medley.run.ahead import PlansAhead
-from medley.run.batches import MOST_BYTES, Batches
+from medley.run.batches import Batches
 from medley.run.course import Course
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
@@ -113,11 +113,27 @@ class Recovery:
         self.asked = self._done = steps
         self._begun = steps - 1
         self._course.begin(counts)
-        if steps > 0:
-            self._safe_step = steps
-            if path and self._member.name == self._members[0]:
+        has_saved = path != "" and steps > 0
+        self._safe_step = steps if has_saved else sys.maxsize
+        if self._member.name == self._members[0]:
+            if has_saved:
                 epochs.note_checkpoint(self._member.store, path, steps)
+            else:
+                epochs.forget_checkpoints(self._member.store)
         self._seen = [(math.nan, math.nan)] * steps
+
+    def go_on_after(self, read: Callable[[], list[int]]) -> list[int]:
+        """Takes what no checkpoint has, once in a run; `read` does, and returns after how many
+        steps of each objective training goes on."""
+        made = []  # by this process
+
+        def act() -> list[int]:
+            made.append(read())
+            return made[-1]
+
+        counts: list[int] = self.loads.make(act)
+        self.begin_at(counts, "", not made)
+        return counts
 
     @property
     def _first(self) -> Trainer:
@@ -442,7 +458,7 @@ class Recovery:
                 owners = {}
             else:
                 moved = self._all.fetch(source, runs, members)
-            self._check_batches(source.what, step + 1)
+            self._batches.require(range(step + 1, self.asked), source.what)
             self._all.load_constants(runs)
             seeds = self._share_history(agreement, step, seeds)
             written = unfinished.own(self._whole._saver, self._written)
@@ -531,15 +547,6 @@ class Recovery:
             if run is not None:
                 run.seed = seed
         self._all.hand_over(epoch, runs, members)
-
-    def _check_batches(self, what: str, done: int) -> None:
-        """Raises ValueError if what the script has given is there no more."""
-        again = range(done, self.asked)
-        if lacking := [step for step in again if step not in self._batches]:
-            raise ValueError(
-                f"{what}: the next step is {done}, and the batches of steps {lacking[0]} to "
-                f"{lacking[-1]} are not kept: expected at most {MOST_BYTES >> 20} MiB"
-            )
 
     def _go_back(self, step: int, epoch: int) -> None:
         """The state is that after an older step."""
