@@ -26,7 +26,7 @@ from medley.plan import Plan
 from medley.run import ends, exchange, job
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
-from medley.shared_state import SharedState, shared_values
+from medley.shared_state import SharedState, Value, shared_values
 from medley.trainer import Trainer
 
 Made = TypeVar("Made")
@@ -366,19 +366,20 @@ class JointTrainer:
         self, runs: Mapping[str, Any], path: str, manifest: Any, parameters_only: bool = False
     ) -> list[Wanted]:
         """Returns what runs, None without a device of the plans, find in a checkpoint."""
-        if not parameters_only:
-            self._check(path, manifest)
+        shared = {name: shared_values(run) for name, run in runs.items() if run is not None}
+        if shared and not parameters_only:
+            self._check(path, manifest, {value for values in shared.values() for value in values})
         return [
-            (run, manifest.part(list(shared_values(run)), f"{name}/"), f"{name}/")
-            for name, run in runs.items()
-            if run is not None
+            (runs[name], manifest.part(list(values), f"{name}/"), f"{name}/")
+            for name, values in shared.items()
         ]
 
     def _seeds(self, manifest: Any) -> list[int]:
         return [int(manifest.optimizer[f"{name}/seed"]) for name in self._trainers]
 
-    def _check(self, path: str, manifest: _core.Manifest) -> None:
-        """Raises ValueError for a checkpoint of other objectives, or of more parameters."""
+    def _check(self, path: str, manifest: _core.Manifest, known: set[Value]) -> None:
+        """Raises ValueError for a checkpoint of other objectives, or of more parameters than those
+        among the values that are `known`."""
         checkpoint.require_kind(path, manifest, _KIND)
         facts = manifest.optimizer
         there = {key.partition("/")[0] for key in facts if "/" in key}
@@ -393,7 +394,6 @@ class JointTrainer:
                 raise ValueError(
                     f"{path}: objective {name!r}: found the optimizer {found}, expected {kind}"
                 )
-        known = {value for name in self._trainers for value in self._state.shared(name)}
         for kind, name, *_ in manifest.values:
             if kind == "parameter" and (kind, name) not in known:
                 raise ValueError(f"{path}: {kind} {name!r}: no objective has it")

@@ -33,7 +33,7 @@ class JointJob:
                 )
             if (order := order_of(plan, self._devices)) is not None:
                 self.orders[name] = order
-        if this.elastic and job.copies_are_asked_for():
+        if this.elastic and len(plans) > 1 and job.copies_are_asked_for():
             raise ValueError(
                 "--second-homes-every: found a run of several objectives, expected one of a single "
                 "objective, or 0: what only a lost device had comes back from the newest checkpoint"

@@ -84,10 +84,6 @@ class SharedState:
         """Returns the objective that gives a value; None if none has it."""
         return next(iter(self._current.get((kind, name), [])), None)
 
-    def shared(self, name: str) -> list[Value]:
-        """Returns the values of an objective that others may have, too."""
-        return list(self._values[name])
-
     def written(self, name: str) -> list[Value]:
         """Returns what an objective writes to a checkpoint: its own state, and what it gives."""
         own = [(kind, each) for kind, each in self._trainers[name]._run.values if kind == "state"]

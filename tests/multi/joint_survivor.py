@@ -85,7 +85,7 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
         if "evaluates" in fault:
             found.append(trainer.evaluate(fault["evaluates"], batches[-1])["loss"])
         if "save" in fault and (step + 1) % fault["save"] == 0:
-            trainer.save(folder / "saved", wait=step % 2 == 0)
+            trainer.save(folder / "saved", wait=step % 4 != 1)
         if "reads" in fault:
             trainer.parameters()
         print(f"step {step} loss {losses[-1]!r}", flush=True)

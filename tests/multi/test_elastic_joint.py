@@ -55,7 +55,7 @@ def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
         pipelines[0]["stages"][0]["updates"] = {"*": "S(0, even)"}
     elif shape == "stages":
         pipelines[0]["stages"] = stages([1], [0, 2], [3])
-    elif shape in ("tensor", "zero inside"):
+    elif shape in ("tensor", "inside"):
         mesh = {"axes": ["node", "device"], "shape": [2, 2], "devices": DEVICES[:4]}
         inside = {"*weight": "R x S(0, even)"}
         what = "states" if shape == "tensor" else "updates"
@@ -142,8 +142,8 @@ MORE = [
     ("two heads", "tensor uneven", 4, 2, "behind what is brought"),
     ("distillation", "tensor pipelines", 2, 3, "backward"),
     ("dino", "tensor", 3, 1, "update"),
-    ("linear gan", "zero inside tensor", 3, 1, "update"),
-    ("linear gan", "tensor zero inside", 3, 2, "norm"),
+    ("linear gan", "inside tensor", 3, 1, "update"),
+    ("linear gan", "tensor inside", 3, 2, "norm"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_process_may_be_killed_in_a_step_of_any_objective(
         ("linear gan", "pipelines tensor"),
         ("dcgan", "tensor uneven"),
         ("two heads", "uneven tensor"),
-        ("distillation", "zero inside pipelines"),
+        ("distillation", "inside pipelines"),
     ],
 )
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_each_process_may_be_killed_and_started_again(
     done = elastic(folder, name, "--restarts", "4", kills=kills, **save)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
-    assert lines and all(line["members"] == DEVICES[:4] for line in lines)
+    assert lines and all(set(line["members"]) == set(DEVICES[:4]) for line in lines)
     assert all((line["source"], line["back"]) == ("memory", 0) for line in lines)
     check(folder, name)
 
@@ -334,5 +334,5 @@ def test_another_loss_in_a_recovery_begins_it_again(tmp_path: Path, during: str)
     # Devices 0 and 1 have all of the pipelines' state.
     done = elastic(folder, "linear gan", second=DEVICES[2], during=during, **fault)
     assert done.returncode == 0, done.stderr
-    assert recoveries(folder)[-1]["lost"] == [DEVICES[2], DEVICES[3]]
+    assert set(recoveries(folder)[-1]["lost"]) == {DEVICES[2], DEVICES[3]}
     check(folder, "linear gan")
