@@ -3,18 +3,27 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
+#include "medley/base/error.h"
 
 namespace medley {
 
-bool cuts_rows(const Placement& placement, const Placement::Cut& cut) {
-  return cut.position == 0 && placement.factors[0][0] == SymbolTable::rows();
+std::optional<RowDim> row_dim(const Placement& placement) {
+  int position = 0;
+  for (size_t d = 0; d < placement.factors.size(); ++d) {
+    Size size(1);
+    for (const Size& factor : placement.factors[d]) size = size * factor;
+    if (size.symbols == SymbolTable::rows().symbols) {
+      MEDLEY_CHECK(placement.factors[d][0] == SymbolTable::rows());
+      return RowDim{static_cast<int>(d), position, size.coefficient};
+    }
+    position += static_cast<int>(placement.factors[d].size());
+  }
+  return std::nullopt;
 }
 
-int64_t elements_per_row(const Placement& placement) {
-  if (placement.factors.empty()) return 0;
-  Size size(1);
-  for (const Size& factor : placement.factors[0]) size = size * factor;
-  return size.symbols == SymbolTable::rows().symbols ? size.coefficient : 0;
+bool cuts_rows(const Placement& placement, const Placement::Cut& cut) {
+  const std::optional<RowDim> rows = row_dim(placement);
+  return rows && cut.position == rows->position;
 }
 
 Rows rows_of_microbatch(const std::vector<int64_t>& table) {
@@ -25,7 +34,7 @@ std::optional<Rows> rows_of(const LoweredStage& stage,
                             const Placement& input,
                             int device,
                             size_t microbatch) {
-  if (elements_per_row(input) == 0) return std::nullopt;
+  if (!row_dim(input)) return std::nullopt;
   const std::vector<int64_t>& table = stage.tables[microbatch][at(device)];
   Rows rows = rows_of_microbatch(table);
   for (const Placement::Cut& cut : input.cuts)

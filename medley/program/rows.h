@@ -14,11 +14,19 @@ struct Rows {  // of the global batch
   bool operator==(const Rows&) const = default;
 };
 
+// The dim of a batch tensor that has the rows.
+struct RowDim {
+  int dim;           // of the tensor
+  int position;      // of its factor, counted over all dims
+  int64_t elements;  // of the dim per row
+};
+
+// The first dim whose size is a multiple of the rows; nothing if there is none. Requires: rows are
+// the leading factor of their dim.
+std::optional<RowDim> row_dim(const Placement& placement);
+
 // Whether a cut is one of the rows: then rows_of() has it.
 bool cuts_rows(const Placement& placement, const Placement::Cut& cut);
-
-// Elements of dim 0 per row of the batch; 0 if they are not the batch's.
-int64_t elements_per_row(const Placement& placement);
 
 // The rows of a micro-batch, by the table of any device.
 Rows rows_of_microbatch(const std::vector<int64_t>& table);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "medley/base/at.h"
@@ -103,12 +104,12 @@ const Table& BatchSlicer::table(size_t microbatch) const {
 
 // Whether these are this device's rows only. Throws Error(kCaller) if they are no batch at all.
 bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) const {
-  const int64_t scale = elements_per_row(placement);
+  const std::optional<RowDim> rows = row_dim(placement);
   Table global = table(0);
   global[kRowsSymbol] = evaluate(SymbolTable::batch(), global);
   const std::vector<int64_t> expected = whole_shape(placement, global);
   std::vector<int64_t> own = expected;
-  if (scale) own[0] = num_needed_ * scale;
+  if (rows) own[at(rows->dim)] = num_needed_ * rows->elements;
   const at::ScalarType type =
       to_scalar_type(stage_.graph.values[at(placement.input.value)].type.dtype);
   const bool is_type = given.scalar_type() == type;
@@ -118,7 +119,8 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
                          ? fmt::format(", or {} for the rows of one device", describe(type, own))
                          : "";
   const auto lengths = given.sizes();
-  if (is_type && scale && lengths.size() == expected.size() && lengths[0] == expected[0])
+  if (is_type && rows && lengths.size() == expected.size() &&
+      lengths[at(rows->dim)] == expected[at(rows->dim)])
     also += ": all sizes but the rows are those of the batch that was captured";
   throw Error(Blame::kCaller,
               fmt::format("batch[\"{}\"]: found {}, expected {}{}",
@@ -133,14 +135,14 @@ at::Tensor BatchSlicer::slice_own(const Placement& placement,
                                   const at::Tensor& given,
                                   size_t microbatch,
                                   int64_t first) const {
-  const int64_t scale = elements_per_row(placement);
+  const RowDim rows = row_dim(placement).value();
   const Rows read = rows_of(stage_, placement, device_, microbatch).value();
   if (read.count > 0) first += read.first - needed_[microbatch].first;
   const Table& symbols = table(microbatch);
   Table here = symbols;
   here[kRowsSymbol] = read.count;
-  at::Tensor piece =
-      given.narrow(0, first * scale, read.count * scale).reshape(flat_factors(placement, here));
+  at::Tensor piece = given.narrow(rows.dim, first * rows.elements, read.count * rows.elements)
+                         .reshape(flat_factors(placement, here));
   for (const Placement::Cut& cut : placement.cuts)
     if (!cuts_rows(placement, cut))
       piece =
@@ -150,18 +152,20 @@ at::Tensor BatchSlicer::slice_own(const Placement& placement,
 
 std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
                                            const at::Tensor& given) const {
-  const int64_t scale = elements_per_row(placement);
+  const std::optional<RowDim> has = row_dim(placement);
   const bool own = is_own(placement, given);
   std::vector<at::Tensor> slices;
   int64_t first = 0;
   for (size_t m = 0; m < stage_.tables.size(); ++m) {
-    if (own && scale) {
+    if (own && has) {
       slices.push_back(slice_own(placement, given, m, first));
       first += needed_[m].count;
       continue;
     }
     const Rows rows = rows_of_microbatch(table(m));
-    const at::Tensor part = scale ? given.narrow(0, rows.first * scale, rows.count * scale) : given;
+    const at::Tensor part =
+        has ? given.narrow(has->dim, rows.first * has->elements, rows.count * has->elements)
+            : given;
     slices.push_back(shard_of(part, stage_, placement, table(m)));
   }
   return slices;

@@ -180,7 +180,7 @@ class Evaluation:
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
             example = self._given.longest(example)
             forward, self._captured = capture_forward(
-                self._model, example, self._graph.autocast, self._captured
+                self._model, example, self._graph, self._captured
             )
         text, program = lowered(self._plan, self._graph.core, forward.core, self._machines, times)
         made = _runtime.Run(
@@ -223,7 +223,7 @@ class Evaluation:
         self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
         with in_eval_mode(self._model):
-            forward, _ = capture_forward(self._model, example, self._graph.autocast)
+            forward, _ = capture_forward(self._model, example, self._graph)
         rule = AdamW().core(forward.core)
         return program.alike(planned.core, forward.core, text, self._machines, rule)
 

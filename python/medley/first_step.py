@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medley.capture.batch import entries, map_named
+from medley.capture.batch import map_named
 from medley.cluster import Cluster
 from medley.data.inputs import Inputs
 from medley.data.loader import UnreadBatch
-from medley.graph import Graph, compare
+from medley.graph import Graph, compare, rows_of
 from medley.methods import training
 from medley.optimizer import SGD
 from medley.plan import Plan
@@ -64,18 +64,26 @@ class FirstStep:
 
         def train(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             batch = map_named(example, lambda name, value: tensors.get(name, value))
-            return _trained(graph, self._model, self._machines, batch)
+            rows = self._inputs.rows(batch)
+            return _trained(graph, self._model, self._machines, batch, rows)
 
         return proof.prove_microbatches(
-            self._model, example, graph.text(), graph.constants, graph.autocast, train
+            self._model,
+            example,
+            graph.text(),
+            graph.constants,
+            graph.autocast,
+            train,
+            rows_of(graph, example),
         )
 
 
-def _trained(graph: Graph, model: nn.Module, machines: Cluster, batch: Any) -> dict[str, Tensor]:
+def _trained(
+    graph: Graph, model: nn.Module, machines: Cluster, batch: Any, rows: int
+) -> dict[str, Tensor]:
     """Returns loss and gradients of a step on one device, in two micro-batches."""
     from medley.trainer import Trainer
 
-    rows = next(len(each) for each in entries(batch).values() if isinstance(each, Tensor))
     device = machines.devices[0]
     plan = Plan.from_dict(
         {

@@ -15,9 +15,12 @@ from torch import Tensor, nn
 
 from medley import _core
 from medley.ambient import is_autocast
+from medley.capture.batch import entries
+from medley.data.row_dim import row_dims
 from medley.files import read_text
 from medley.methods import Loss, among, called, training
 from medley.run import exchange
+from medley.whole_tensors import types_of
 
 if TYPE_CHECKING:
     from medley.capture import Capture
@@ -70,14 +73,19 @@ def capture(
     autocast: torch.dtype | None = None,
     loss: Loss = "forward",
     train: str | Sequence[str] | None = None,
+    rows: Mapping[str, int | None] | None = None,
 ) -> Graph:
     """Captures forward, loss and backward of a model.
 
     The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
     list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
-    (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. The first
-    dim of the tensors is the rows, the only size that may differ later. Parameters may be real, on
-    the meta device or fake.
+    (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. Parameters
+    may be real, on the meta device or fake.
+
+    The number of rows is the only size that may differ later. Rows are dim 0 of the tensors, or
+    the one other way that the model runs with: dim 1 of all tensors [time, rows], or of positions
+    [3, rows, tokens]. Where several ways run, `rows` has the dim by name, {"position_ids": 1};
+    None: the tensor has no rows.
 
     By default the graph then runs in parallel with the model, called in plain PyTorch, on a few
     rows of the batch and on the same rows with other values: loss, metrics, buffers and gradients
@@ -118,7 +126,7 @@ def capture(
         called_as = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
         graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
         with training(model, None if train is None else among(train)):
-            captured = capture_full(view, example_batch, graph_name, check, autocast)
+            captured = capture_full(view, example_batch, graph_name, check, autocast, rows=rows)
             if check is not False:
                 core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
                 graph = Graph(core, captured.constants, autocast)
@@ -156,7 +164,15 @@ def compare(
     for mode in (None, True, False) if in_any_mode else (None,):
         with contextlib.nullcontext() if mode is None else in_mode(model, mode):
             try:
-                why = proof.prove(model, example_batch, text, graph.constants, graph.autocast, must)
+                why = proof.prove(
+                    model,
+                    example_batch,
+                    text,
+                    graph.constants,
+                    graph.autocast,
+                    must,
+                    rows_of(graph, example_batch),
+                )
                 break
             except CaptureError as error:
                 errors.append(error)
@@ -167,17 +183,23 @@ def compare(
     return why
 
 
+def rows_of(graph: Graph, example_batch: Any) -> dict[str, int | None]:
+    """Returns by name the dims of a batch that have the rows, as a graph of the model says."""
+    held = entries(example_batch)
+    return {name: dim for name, dim in row_dims(types_of(graph.core)).items() if name in held}
+
+
 def capture_forward(
-    model: nn.Module,
-    example_batch: Any,
-    autocast: torch.dtype | None,
-    known: bytes = b"",
+    model: nn.Module, example_batch: Any, planned: Graph, known: bytes = b""
 ) -> tuple[Graph, bytes]:
     """Captures what a model computes of a batch as it is, without gradients: the loss, and as
-    metrics all scalars beside it. In a job the first process captures for all, or gives them what
-    was captured before, which is returned, too, and `known` there."""
+    metrics all scalars beside it. Rows and types are those of the `planned` graph. In a job the
+    first process captures for all, or gives them what was captured before, which is returned, too,
+    and `known` there."""
+    autocast, rows = planned.autocast, rows_of(planned, example_batch)
     parcel = _captured_by_first(
-        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True), known
+        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True, rows=rows),
+        known,
     )
     text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
@@ -191,7 +213,8 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
 
     def first() -> Capture:
         with training(model, trained.__contains__):
-            return _capture_full(model, example_batch, autocast=planned.autocast)
+            rows = rows_of(planned, example_batch)
+            return _capture_full(model, example_batch, autocast=planned.autocast, rows=rows)
 
     parcel = _captured_by_first(first)
     text, constants = _unpacked(parcel)

@@ -125,6 +125,7 @@ def train(
     eval_dataset: Any = None,
     tokens: int | None = None,
     callbacks: Sequence[Callback] = (),
+    row_dims: Mapping[str, int | None] | None = None,
 ) -> Trainer:
     """Trains a model as `transformers.TrainingArguments` say, on the devices of a cluster that need
     not be alike, and returns the trainer, whose `save_model` writes what `from_pretrained` reads.
@@ -134,6 +135,7 @@ def train(
     planned for the longest row, of `tokens`; batches with an `attention_mask` that are shorter are
     padded up to the next eighth of that. If `tokens` is not given all rows are looked at, or the
     first thousand of data without a length (a stream), of which training takes `max_steps` steps.
+    `row_dims` is the `rows` of `medley.capture`: the dims of the batch that have them, by name.
     An argument that is not read raises ValueError by name, unless it is as by default or of no
     consequence.
     """
@@ -164,9 +166,11 @@ def train(
     looked_at = [longest_rows(each, tokens) for each in (seen, eval_dataset) if each is not None]
     longest = [row for rows_of_one, _ in looked_at for row in rows_of_one]
     example = dict(collate([*longest, seen[0]]))
+    check_rows(example, len(longest) + 1, row_dims or {})
     answers = answers_of(example) if any(differ for _, differ in looked_at) else {}
     mixed = args.bf16 or args.fp16  # in which of both is a matter of each kind of device
-    graph = capture(model, example, autocast=torch.bfloat16 if mixed else None)
+    dtype = torch.bfloat16 if mixed else None
+    graph = capture(model, example, autocast=dtype, rows=row_dims)
     per_epoch = args.max_steps if is_stream else len(dataset) / rows
     per_epoch = math.floor(per_epoch) if args.dataloader_drop_last else math.ceil(per_epoch)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
@@ -245,6 +249,23 @@ def longest_rows(dataset: Any, tokens: int | None = None) -> tuple[list[Any], bo
     if len(set(labels)) == 1 or labels == lengths:
         return [dataset[lengths.index(max(lengths))]], False
     return [dataset[each.index(max(each))] for each in (lengths, labels)], True
+
+
+def check_rows(example: Mapping[str, Any], count: int, row_dims: Mapping[str, int | None]) -> None:
+    """Raises ValueError for a batch that a collator has made of so many rows, and in which these
+    are no longer apart."""
+    for name in ("input_ids", "inputs_embeds", "pixel_values", "labels"):
+        value, dim = example.get(name), row_dims.get(name, 0)
+        if not isinstance(value, torch.Tensor) or dim is None or dim >= value.dim():
+            continue
+        if value.shape[dim] == 1 and count > 1:
+            raise ValueError(
+                f'collator: found "{name}" {list(value.shape)} of {count} texts, expected {count} '
+                "rows: it joins texts into one row, which has no rows to divide; use one that pads "
+                "each text, such as DataCollatorForSeq2Seq"
+            )
+        if name == "input_ids":
+            return
 
 
 def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:

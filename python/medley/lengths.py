@@ -19,8 +19,9 @@ class Lengths:
     """Which dims of a batch are as long as its sequences, and up to which lengths it is padded.
 
     `dynamic` says where sequences lie, {"input_ids": {1: "length"}}; if not given, the dims of a
-    batch with token ids i64 [rows, length] that are as long as these. A batch of any length up to
-    the planned one is a step like any other, and what it computes is prepared once for each length.
+    batch with token ids i64 [rows, length] or [length, rows] that are as long as these. A batch of
+    any length up to the planned one is a step like any other, and what it computes is prepared once
+    for each length.
 
     With `buckets` a batch is first padded at the end up to the next of them, which then are all
     lengths that are prepared. Whoever gives them says that this changes nothing: labels are padded
@@ -107,11 +108,16 @@ def _found(
 ) -> tuple[dict[str, Collection[int]], int]:
     """Returns the dims by name, and the planned length, of a model of token ids."""
     for name, (dtype, _) in types.items():
-        if dtype == torch.int64 and len(sizes[name]) == 2 and sizes[name][0] == "b":
-            length = sizes[name][1]
+        if dtype == torch.int64 and len(sizes[name]) == 2 and "b" in sizes[name]:
+            place = 1 - sizes[name].index("b")
+            length = sizes[name][place]
+            if not length.isdigit():
+                continue
+            first = 0 if place == 0 else 1  # a table [length, width] has no rows
             dims = {
-                other: [dim for dim, size in enumerate(shape) if size == length and dim > 0]
+                other: [dim for dim, size in enumerate(shape) if size == length and dim >= first]
                 for other, shape in sizes.items()
+                if "b" in shape or first
             }
             return {other: found for other, found in dims.items() if found}, int(length)
     return {}, 0
@@ -129,9 +135,9 @@ def _given(
                 f"Lengths: dynamic: found {name!r}, expected one of {', '.join(sorted(sizes))}"
             )
         for dim in entries:
-            if not 0 < dim < len(shape) or not shape[dim].isdigit():
+            if not 0 <= dim < len(shape) or not shape[dim].isdigit():
                 raise ValueError(
-                    f"Lengths: dynamic[{name!r}]: found dim {dim}, expected one of 1 to "
+                    f"Lengths: dynamic[{name!r}]: found dim {dim}, expected one of 0 to "
                     f"{len(shape) - 1}, which is no multiple of the rows"
                 )
             planned.add(shape[dim])

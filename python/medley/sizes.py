@@ -11,6 +11,7 @@ from torch import Tensor
 from medley import _core
 from medley.data import same_rows
 from medley.data.inputs import Size, StepBatch
+from medley.data.row_dim import RowDim
 from medley.data.sampler import own_rows
 from medley.run import exchange
 
@@ -100,7 +101,7 @@ class Sizes:
             f"number in all, or {', '.join(map(str, counts))}, which they compute of a whole one"
         )
 
-    def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
+    def check_same(self, tensors: Mapping[str, tuple[Tensor, RowDim]], rows: int) -> None:
         """Raises ValueError if the processes have not read the same of an earlier batch. Looked at
         is the first one, the second, the fourth, and so on: whoever shuffles with another seed is
         found at once. What they have read they tell in the store, so that nobody waits for it."""
@@ -110,7 +111,7 @@ class Sizes:
         if self._read & (self._read - 1):
             return
         size = Size(rows, self._size.length)
-        given = next((len(t) // scale for t, scale in tensors.values() if scale and t.dim()), rows)
+        given = next((dim.size(each) // dim.elements for each, dim in tensors.values()), rows)
         have = range(rows) if given == rows else self.own_rows(rows)
         text = same_rows.told(tensors, have, self._program(size, None).reads(self._rank))
         self._told = exchange.new_key("read")

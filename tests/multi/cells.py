@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import medley
 from medley import _testing, models
+from medley.capture.batch import map_named
+from medley.data.row_dim import row_dim
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 import exactness
+import row_models
 import test_hand_written_plans as one_axis
 import test_pipelines as pipelines
 import test_two_axes as two_axes
@@ -33,6 +36,7 @@ from zoo import ZOO
 LEARNING_RATE = 1e-3
 MODELS = {
     **ZOO,
+    **row_models.MODELS,
     # Wide enough that what stages send is not computed again by each of them.
     "wide mlp": functools.partial(models.mlp, inputs=128, width=128, layers=4, outputs=8),
 }
@@ -115,6 +119,25 @@ def of_random_pipelines(model: str, seed: int, devices: int) -> Cell:
     return Cell(model, devices, draw, steps=2, clip=0.1)
 
 
+def of_rows(model: str) -> Cell:
+    """Returns the cell of two micro-batches of unlike rows, of a model whose rows are not dim 0."""
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": 6,
+        "pipelines": [
+            {
+                "microbatches": [
+                    {"rows": 4, "lengths": [1, 0, 2, 1]},
+                    {"rows": 2, "lengths": [0, 1, 1, 0]},
+                ],
+                "stages": [{"mesh": {"devices": [f"a/{device}/0" for device in range(4)]}}],
+            }
+        ],
+    }
+    return Cell(model, 4, lambda _: json.dumps(plan))
+
+
 # Four devices each: one start of processes serves all.
 MATRIX = {
     "one axis": of_one_axis(
@@ -138,6 +161,7 @@ MATRIX = {
     "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
     "several pipelines": of_random_pipelines("gpt", 1, 4),
     "owners": of_random_pipelines("gpt", 2, 4),
+    **{f"rows of {model}": of_rows(model) for model in ("positions", "features")},
 }
 # What only the nightly run starts processes for.
 MORE = {
@@ -163,11 +187,14 @@ NUMBERS = {name: number for number, name in enumerate(CELLS)}
 def own_rows(plan: medley.Plan, batch: Any, rows: int) -> Any:
     """Returns the rows of this process, as BatchSampler chooses them."""
     (mine,) = medley.BatchSampler(plan, range(rows))
-    if isinstance(batch, Tensor):
-        return batch[mine]
-    if isinstance(batch, dict):
-        return {name: value[mine] for name, value in batch.items()}
-    return tuple(value[mine] for value in batch)
+    assert plan.graph is not None
+    shapes = {name: shape for kind, name, _, shape in plan.graph.core.inputs if kind == "batch"}
+
+    def own(name: str, value: Any) -> Any:
+        dim = row_dim(shapes.get(name, ""))
+        return value if dim is None else dim.at(value, mine)
+
+    return map_named(batch, own)
 
 
 def train(cell: Cell, file: Path) -> exactness.Curve:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from medley import quantized
+from medley import _core, quantized
 from medley.ambient import own_state
+from medley.capture import row_dims
 from medley.capture.batch import Batch, read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
 from medley.capture.draws import substitute
-from medley.capture.errors import CaptureError, shortened
+from medley.capture.errors import CaptureError, RowsError, shortened
 from medley.capture.model_check import check_model
 from medley.capture.modules import forward_line
-from medley.capture.rehearsal import rehearse
+from medley.capture.rehearsal import rehearse, runs
 from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
 
@@ -48,6 +50,7 @@ def capture_full(
     autocast: torch.dtype | None = None,
     measures: bool = False,
     assigned: set[Place] | None = None,
+    rows: Mapping[str, int | None] | None = None,
 ) -> Capture:
     """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
@@ -65,39 +68,78 @@ def capture_full(
     scalars beside the loss are outputs, too. `assigned`: what a capture of the same code has found;
     it is not looked for again.
 
+    `rows` has the dim of the rows by name of a tensor, None: it has none. Of others it is dim 0
+    where that is as long as there are rows; if the model does not run so, or its rows meet, it is
+    looked for.
+
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
     check_model(model)
-    batch = read_batch(example_batch)
+    given = rows or {}
+    batch = read_batch(example_batch, given)
+    options = _Options(name, check, autocast, measures, assigned)
     try:
-        return _captured(model, batch, name, check, autocast, measures, assigned)
+        with quantized.as_buffers(model):
+            return _with_rows_found(model, batch, given, options)
     except CaptureError as error:
         if re.search(r"\.py:\d+", message := str(error)) or not (place := forward_line(model)):
             raise
         raise CaptureError(f"{place}: {message}") from None
 
 
-def _captured(
-    model: nn.Module,
-    batch: Batch,
-    name: str | None,
-    check: bool | None,
-    autocast: torch.dtype | None,
-    measures: bool,
-    assigned: set[Place] | None,
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """Those of `capture_full`."""
+
+    name: str | None
+    check: bool | None
+    autocast: torch.dtype | None
+    measures: bool
+    assigned: set[Place] | None
+
+
+def _with_rows_found(
+    model: nn.Module, batch: Batch, given: Mapping[str, int | None], options: _Options
 ) -> Capture:
-    with quantized.as_buffers(model):
-        first, second = choose_primes(model, batch, 2)
-        name = name or type(model).__name__
-        _check_autocast(autocast)
-        most = None
-        if assigned is None:
-            assigned, most = rehearse(model, batch, (first, second), autocast)
-        converted = convert(trace(model, batch, first, autocast, assigned, measures, most), name)
-        cheap = converted.num_ops < _CHECK_BELOW_OPS
-        if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-            again = trace(model, batch, second, autocast, assigned, measures, most)
-            _compare(converted, convert(again, name))
+    def trial(way: Batch) -> bool:
+        return runs(model, way, options.autocast)
+
+    is_time_first = row_dims.is_time_first(model)
+    try:
+        captured = _captured(model, batch, options)
+    except RowsError as error:
+        for way in row_dims.found(batch, given, trial, is_time_first):
+            try:
+                return _captured(model, way, options)
+            except RowsError:
+                continue
+        raise error from None
+    if is_time_first and _rows_meet(captured):
+        for way in row_dims.time_first(batch, given, trial):
+            other = _captured(model, way, options)
+            return captured if _rows_meet(other) else other
+    return captured
+
+
+def _rows_meet(captured: Capture) -> bool:
+    graph, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
+    return bool(_core.row_coupling(graph))
+
+
+def _captured(model: nn.Module, batch: Batch, options: _Options) -> Capture:
+    name, check, autocast = options.name, options.check, options.autocast
+    assigned, measures = options.assigned, options.measures
+    first, second = choose_primes(model, batch, 2)
+    name = name or type(model).__name__
+    _check_autocast(autocast)
+    most = None
+    if assigned is None:
+        assigned, most = rehearse(model, batch, (first, second), autocast)
+    converted = convert(trace(model, batch, first, autocast, assigned, measures, most), name)
+    cheap = converted.num_ops < _CHECK_BELOW_OPS
+    if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
+        again = trace(model, batch, second, autocast, assigned, measures, most)
+        _compare(converted, convert(again, name))
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants, assigned)
@@ -135,12 +177,12 @@ def _compare(first: Converted, second: Converted) -> None:
     ones, others = first.text.splitlines(), second.text.splitlines()
     for one, other in zip(ones, others, strict=False):
         if one != other:
-            raise CaptureError(
+            raise RowsError(
                 "the graph depends on the batch size in a way that no multiple of it expresses "
                 f"(B - 1, sqrt(B), a loop over the rows): {_described(one)}; at another size "
                 f"{_described(other)}"
             )
-    raise CaptureError("the number of ops depends on the batch size: no loop over the rows, please")
+    raise RowsError("the number of ops depends on the batch size: no loop over the rows, please")
 
 
 def _described(line: str) -> str:

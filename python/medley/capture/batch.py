@@ -16,13 +16,15 @@ from medley.capture.errors import CaptureError
 class Batch:
     """The tensors of an example batch by name, and how to rebuild the call from them.
 
-    `rows` is the leading size of the first tensor that has one: the batch size of the example.
+    `rows` is the batch size of the example, `dims` the dim of each tensor that has the rows: None
+    of a tensor that has none.
     """
 
     example: Any
     names: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     rows: int
+    dims: tuple[int | None, ...]
 
     def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
         """Calls the model as the user would, with `tensors` in place of the example's."""
@@ -42,14 +44,12 @@ class Batch:
         return model(*[swap(old) for old in self.example])
 
     def shapes(self, rows: int) -> list[list[int]]:
-        """Returns the shapes of the tensors for a batch of `rows`: every leading size that equals
-        the example's batch size is replaced."""
-        return [
-            [rows, *tensor.shape[1:]]
-            if tensor.dim() > 0 and tensor.shape[0] == self.rows
-            else list(tensor.shape)
-            for tensor in self.tensors
-        ]
+        """Returns the shapes of the tensors for a batch of so many rows."""
+        shapes = [list(tensor.shape) for tensor in self.tensors]
+        for shape, dim in zip(shapes, self.dims, strict=True):
+            if dim is not None:
+                shape[dim] = rows
+        return shapes
 
 
 def entries(batch: Any) -> dict[str, Any]:
@@ -106,21 +106,49 @@ def _like(container: tuple[Any, ...] | list[Any], values: list[Any]) -> Any:
     return type(container)(values)
 
 
-def read_batch(example: Any) -> Batch:
+def read_batch(example: Any, rows: Mapping[str, int | None] | None = None) -> Batch:
     """Returns the tensors of a batch: a tensor, a tuple or list, a dict by argument name, or such
     of such.
 
-    Values that are no tensors are passed to the model as they are. Raises CaptureError for
-    anything else.
+    `rows` says by name which dim has the rows, None: none. Of others it is dim 0 if that is as long
+    as there are rows: the first given dim, else dim 0 of the first tensor. Values that are no
+    tensors are passed to the model as they are. Raises CaptureError for anything else.
     """
     found = [(n, value) for n, value in entries(example).items() if isinstance(value, Tensor)]
     for name, value in found:
         if value.layout is not torch.strided:
             raise CaptureError(f"batch: {name!r} is sparse: pass it dense (to_dense())")
-    rows = next((int(value.shape[0]) for _, value in found if value.dim() > 0), 0)
-    if rows == 0:
+    given = _given_dims(dict(found), rows or {})
+    sizes = [value.shape[dim] for n, value in found if (dim := given.get(n)) is not None]
+    sizes += [value.shape[0] for name, value in found if value.dim() > 0 and name not in given]
+    count = int(next(iter(sizes), 0))
+    if count == 0:
         raise CaptureError("batch: expected at least one tensor with a leading batch size > 0")
-    return Batch(example, tuple(n for n, _ in found), tuple(v for _, v in found), rows)
+    dims = [
+        given[name] if name in given else 0 if value.dim() > 0 and len(value) == count else None
+        for name, value in found
+    ]
+    names, tensors = tuple(name for name, _ in found), tuple(value for _, value in found)
+    return Batch(example, names, tensors, count, tuple(dims))
+
+
+def _given_dims(
+    tensors: Mapping[str, Tensor], rows: Mapping[str, int | None]
+) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    sizes: dict[int, str] = {}
+    for name, dim in rows.items():
+        if name not in tensors:
+            raise CaptureError(f"rows: found {name!r}, expected one of {', '.join(tensors)}")
+        shape = list(tensors[name].shape)
+        if dim is not None and not -len(shape) <= dim < len(shape):
+            raise CaptureError(f"rows[{name!r}]: found dim {dim} of shape {shape}, which lacks it")
+        found[name] = None if dim is None else dim % len(shape)
+        if dim is not None:
+            sizes.setdefault(shape[dim], f"{shape[dim]} rows in dim {dim} of {name!r}")
+    if len(sizes) > 1:
+        raise CaptureError(f"rows: found {', '.join(sizes.values())}, expected as many in all")
+    return found
 
 
 def metrics_of(result: Any) -> dict[str, Tensor]:

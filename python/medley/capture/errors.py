@@ -12,9 +12,12 @@ class CaptureError(ValueError):
     """The model or its example batch cannot be captured; the message says where and what helps."""
 
 
+class RowsError(CaptureError):
+    """The model cannot be captured with the rows where the batch is taken to have them."""
+
+
 ROWS_FIRST = (
-    "Compute all rows at once; dim 0 of a batch tensor is its rows, so transpose one of "
-    "[time, rows] and give recurrent layers batch_first=True."
+    'Compute all rows at once. If the rows are not dim 0, as in [time, rows], pass rows={"x": 1}.'
 )
 
 

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from medley.capture import assertions, random_ops, recurrent, rewrites, side_doors
 from medley.capture.attention import attention
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
-from medley.capture.errors import ROWS_FIRST, CaptureError
+from medley.capture.errors import ROWS_FIRST, CaptureError, RowsError
 from medley.capture.modules import ModuleStack, calling_line
 from medley.capture.peft_patches import peft_patches
 from medley.capture.rewrites import legacy_reduction
@@ -118,7 +118,7 @@ class Interceptor:
         loop over thousands of rows has no end."""
         self.ops += 1
         if self.most_ops is not None and self.ops > self.most_ops:
-            raise CaptureError(
+            raise RowsError(
                 f"{calling_line()}: a loop over the rows of the batch: found more than "
                 f"{self.most_ops} ops for {self.prime} rows, expected as many for any batch. "
                 f"{ROWS_FIRST}"
@@ -296,6 +296,13 @@ class _NoCheckpoint:
         return function(*args)
 
 
+def _said_causal(
+    mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """In place of the look at the values of a mask, which masks the same if it is not looked at."""
+    return is_causal is True
+
+
 def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
@@ -382,6 +389,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             check = getattr(torch, name)
             patch(torch, name, assertions.dropped(interceptor.refused, check, position))
         patch(nn.Module, "_apply", _refuse_conversion)
+        patch(nn.modules.transformer, "_detect_is_causal_mask", _said_causal)
         patch(torch.distributions.Distribution, "_validate_args", False)
         norms = nn.modules.batchnorm._BatchNorm
         patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))

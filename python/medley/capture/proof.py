@@ -71,13 +71,15 @@ def prove(
     constants: Mapping[str, Tensor],
     autocast: torch.dtype | None = None,
     however_large: bool = False,
+    rows: Mapping[str, int | None] | None = None,
 ) -> str:
     """Runs a graph and its model side by side on a few rows of the example, then with other values.
+    `rows`: the dims that have them, by name.
 
     Returns "" or why they could not be compared. The model is left as it was. Raises CaptureError
     that names the first module whose output is another one in the graph.
     """
-    batch = read_batch(example_batch)
+    batch = read_batch(example_batch, rows)
     text = GraphText(graph)
     with (
         quantized.as_buffers(model),
@@ -101,13 +103,14 @@ def prove_microbatches(
     constants: Mapping[str, Tensor],
     autocast: torch.dtype | None,
     train: Callable[[Values], Values],
+    rows: Mapping[str, int | None] | None = None,
 ) -> str:
     """Compares a step of two equal micro-batches, each a batch of its own, with the mean of both in
     plain PyTorch: loss and gradients. `train` makes the step of the batch's tensors by name.
 
     Returns "" or why they could not be compared. Raises CaptureError naming a module.
     """
-    batch = read_batch(example_batch)
+    batch = read_batch(example_batch, rows)
     with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
         try:
             pair = _Pair(model, batch, GraphText(graph), constants, autocast)

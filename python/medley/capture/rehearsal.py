@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
-from medley.capture.errors import ROWS_FIRST, CaptureError, quiet
+from medley.capture.errors import ROWS_FIRST, CaptureError, RowsError, quiet
 from medley.capture.gradient_hooks import gradient_hooks
 from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line
@@ -91,6 +91,19 @@ def rehearse(
         _check(seen, moved)
         return seen.assigned, _most(calls[0].places)
     return set(), _most(failed[0][1])
+
+
+def runs(model: nn.Module, batch: Batch, autocast: torch.dtype | None = None) -> bool:
+    """Returns whether the model runs with the rows where the batch has them, any number of them."""
+    randoms = RandomStates()
+    try:
+        few = choose_primes(model, batch, 2, _FEW)
+        _check(_run(model, batch, few, autocast, []), randoms.moved())
+    except Exception:
+        return False
+    finally:
+        randoms.restore()
+    return True
 
 
 def _most(places: Counter[str]) -> int:
@@ -353,7 +366,7 @@ def _check_places(rows: Sequence[int], first: Counter[str], other: Counter[str])
     """Raises CaptureError for ops that are more where there are more rows."""
     if sum(first.values()) != sum(other.values()):
         place = max(other, key=lambda each: abs(other[each] - first[each]))
-        raise CaptureError(
+        raise RowsError(
             f"{place}: a loop over the rows of the batch: found {first[place]} "
             f"tensors for {rows[0]} rows and {other[place]} for {rows[-1]}, expected as many for "
             f"any batch. {ROWS_FIRST}"

@@ -18,10 +18,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from medley.capture import complex_numbers, side_doors
+from medley.capture import complex_numbers, row_dims, side_doors
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
-from medley.capture.errors import CaptureError, quiet, shortened
+from medley.capture.errors import CaptureError, RowsError, quiet, shortened
 from medley.capture.gradient_hooks import gradient_hooks
 from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line, is_user_file
@@ -120,9 +120,9 @@ def trace(
             )
     except CaptureError as error:
         shown = re.sub(rf"(?<=[\[ ]){prime}(?=[,\]])", "b", str(error))  # in shapes
-        raise CaptureError(_placed(shown, error, modules)) from None
+        raise type(error)(_placed(shown, error, modules)) from None
     except Exception as error:
-        raise CaptureError(_explain(error, modules, batch, model)) from None
+        raise _explained(error, modules, batch, model) from None
     complex_ops = complex_numbers.lower(joint.graph_module)
     _take_one_row_from_one(joint.graph_module.graph)
     _leave_out_running_statistics(joint.graph_module.graph)
@@ -188,7 +188,9 @@ def _placed(message: str, error: BaseException, modules: ModuleStack) -> str:
     return f"{', '.join(where)}: {message}" if where else message
 
 
-def _explain(error: Exception, modules: ModuleStack, batch: Batch, model: nn.Module) -> str:
+def _explained(
+    error: Exception, modules: ModuleStack, batch: Batch, model: nn.Module
+) -> CaptureError:
     function = getattr(error, "func", None)
     if type(error).__name__ in (
         "DataDependentOutputException",
@@ -201,22 +203,22 @@ def _explain(error: Exception, modules: ModuleStack, batch: Batch, model: nn.Mod
             (hint for op, hint in _HINTS.items() if name == op or name.startswith(op + ".")),
             "make the shapes depend on the sizes of the batch only",
         )
-        return _placed(
-            f"{name}: a shape or a number depends on the values in the batch: {hint}",
-            error,
-            modules,
+        return CaptureError(
+            _placed(
+                f"{name}: a shape or a number depends on the values in the batch: {hint}",
+                error,
+                modules,
+            )
         )
     if sentence := side_doors.explained(error):
-        return _placed(sentence, error, modules)
-    return _placed(
-        f"the model fails at a batch of other rows: {type(error).__name__}: "
-        f"{shortened(str(error))} ({_size_hint(batch, model)})",
-        error,
-        modules,
-    )
+        return CaptureError(_placed(sentence, error, modules))
+    what = f"{type(error).__name__}: {shortened(str(error))} ({_size_hint(batch, model)})"
+    return RowsError(_placed(f"the model fails at a batch of other rows: {what}", error, modules))
 
 
 def _size_hint(batch: Batch, model: nn.Module) -> str:
+    if told := row_dims.hint(batch):
+        return told
     for name, buffer in model.named_buffers():
         if batch.rows > 1 and batch.rows in buffer.shape:
             return (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
+from medley.data.row_dim import RowDim, row_dim
 from medley.lengths import LengthDims, Lengths
 
 
@@ -43,10 +43,9 @@ class OwnRows(Protocol):
         """Returns of how many rows the batch is of which this process is given so many, all or
         those that it computes; `digest` tells what these are. Raises ValueError for others."""
 
-    def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
+    def check_same(self, tensors: Mapping[str, tuple[Tensor, RowDim]], rows: int) -> None:
         """Raises ValueError, now and then, if the processes have not read the same of the batch
-        before; given the tensors of this one, which has so many rows, with their elements of dim 0
-        per row."""
+        before; given the tensors of this one, which has so many rows, with where those are."""
 
 
 class Inputs:
@@ -61,6 +60,7 @@ class Inputs:
         """`types`: dtype and shape of everything that the graph takes, by kind and name. `agree`
         returns the largest of the lengths that the processes have."""
         self._types = {name: type for (kind, name), type in types.items() if kind == "batch"}
+        self._rows = {name: row_dim(shape) for name, (_, shape) in self._types.items()}
         self._chosen = lengths
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
@@ -93,16 +93,17 @@ class Inputs:
             count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
         if own or whole:  # not alone
-            rows.check_same({n: (each, self._rows_of(n)) for n, each in tensors.items()}, count)
+            rows.check_same({n: (t, dim) for n, t, dim in self._with_rows(tensors)}, count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
         if padded is not batch:
             tensors = _named(padded, self._types)
         if not mine:
             # Who has none is given one, since nobody collates nothing.
-            tensors = {
-                name: tensor[:0] if self._rows_of(name) and len(tensor) == 1 else tensor
-                for name, tensor in tensors.items()
+            tensors |= {
+                name: dim.part(tensor, 0, 0)
+                for name, tensor, dim in self._with_rows(tensors)
+                if dim.size(tensor) == dim.elements
             }
         return StepBatch(tensors, Size(count, length), padded)
 
@@ -110,9 +111,8 @@ class Inputs:
         """Returns how many rows a batch has here; 0 of one that does not say."""
         if isinstance(batch, UnreadBatch):
             return batch.size or 0
-        for name, tensor in _named(batch, self._types).items():
-            if (scale := self._rows_of(name)) and tensor.dim():
-                return len(tensor) // scale
+        for _, tensor, dim in self._with_rows(_named(batch, self._types)):
+            return dim.size(tensor) // dim.elements
         return 0
 
     def told(self, batch: Any, global_batch: int) -> str:
@@ -146,15 +146,13 @@ class Inputs:
     def _count(self, tensors: Mapping[str, Tensor], most: int, processes: OwnRows | None) -> int:
         """Returns the rows of the global batch that these are of: all of them, unless `processes`
         may be given a part."""
-        for name, tensor in tensors.items():
-            scale = self._rows_of(name)
-            if not scale or not tensor.dim():
-                continue
-            rows, rest = divmod(len(tensor), scale)
+        for name, tensor, dim in self._with_rows(tensors):
+            rows, rest = divmod(dim.size(tensor), dim.elements)
             if rest or not 0 < rows <= most:
                 raise ValueError(
-                    f'batch["{name}"]: found {len(tensor)} rows, expected {most * scale} or fewer'
-                    + (f" in multiples of {scale}" if scale > 1 else "")
+                    f'batch["{name}"]: found {dim.size(tensor)} rows'
+                    f"{f' in dim {dim.dim}' if dim.dim else ''}, expected {most * dim.elements} or "
+                    "fewer" + (f" in multiples of {dim.elements}" if dim.elements > 1 else "")
                 )
             if processes is None:
                 return rows
@@ -162,29 +160,27 @@ class Inputs:
         return most
 
     def _require_whole(self, tensors: Mapping[str, Tensor], global_batch: int) -> None:
-        for name, tensor in tensors.items():
-            rows = self._rows_of(name) * global_batch
-            if rows and tensor.dim() and len(tensor) != rows:
+        for name, tensor, dim in self._with_rows(tensors):
+            if dim.size(tensor) != dim.elements * global_batch:
                 raise ValueError(
-                    f'batch["{name}"]: found {len(tensor)} rows, expected the {rows} of the global '
-                    "batch: in an elastic run a step may be made again with other rows, which "
-                    "medley.Loader then reads"
+                    f'batch["{name}"]: found {dim.size(tensor)} rows, expected the '
+                    f"{dim.elements * global_batch} of the global batch: in an elastic run a step "
+                    "may be made again with other rows, which medley.Loader then reads"
                 )
 
     def _digest(self, tensors: Mapping[str, Tensor]) -> str:
         found = zlib.crc32(b"")
-        for name in sorted(name for name in tensors if self._rows_of(name)):
-            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        for _, tensor, _ in sorted(self._with_rows(tensors), key=lambda each: each[0]):
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
             found = zlib.crc32(flat.view(torch.uint8).numpy().data, found)
         return str(found)
 
-    def _rows_of(self, name: str) -> int:
-        """Returns how long a tensor is for each row of a batch; 0 if it has no rows."""
-        _, shape = self._types.get(name, (None, ""))
-        factors = shape.strip("[]").split(", ")[0].split("*")
-        if "b" not in factors:
-            return 0
-        return math.prod(int(each) for each in factors if each != "b")
+    def _with_rows(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, RowDim]]:
+        """Yields name and tensor of what has rows, and where those are."""
+        for name, tensor in tensors.items():
+            dim = self._rows.get(name)
+            if dim is not None and tensor.dim() > 0:
+                yield name, tensor, dim
 
 
 def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:

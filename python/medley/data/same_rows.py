@@ -10,24 +10,24 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from medley.data.row_dim import RowDim
+
 _MOST_ROWS = 64  # the first of a batch, which are looked at
 NOTHING = "[{}, {}]"  # who has told nothing
 Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # by name, (first, number) of rows
 
 
-def told(tensors: Mapping[str, tuple[Tensor, int]], rows: Sequence[int], reads: Reads) -> str:
-    """Returns what a process tells of the rows that it has: of each tensor, with its elements of
-    dim 0 per row, their checksums, and which of them its device reads."""
+def told(tensors: Mapping[str, tuple[Tensor, RowDim]], rows: Sequence[int], reads: Reads) -> str:
+    """Returns what a process tells of the rows that it has: of each tensor, with where its rows
+    are, their checksums, and which of them its device reads."""
     places = {row: place for place, row in enumerate(rows) if row < _MOST_ROWS}
     found = {}
-    for name, (tensor, scale) in tensors.items():
-        if not scale or tensor.dim() == 0 or len(tensor) != scale * len(rows):
+    for name, (tensor, dim) in tensors.items():
+        if dim.size(tensor) != dim.elements * len(rows):
             continue
-        parts = {
-            row: _checksum(tensor[place * scale : (place + 1) * scale])
-            for row, place in places.items()
-        }
-        found[name] = [list(tensor.shape[1:]), parts]
+        parts = {row: _checksum(dim.part(tensor, place, 1)) for row, place in places.items()}
+        others = [size for each, size in enumerate(tensor.shape) if each != dim.dim]
+        found[name] = [others, parts]
     return json.dumps([found, {name: _counted(several) for name, several in reads}])
 
 

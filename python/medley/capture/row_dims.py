@@ -1,0 +1,131 @@
+"""Where an example batch has its rows: dim 0, or the one other way that the model runs with."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from medley.capture.batch import Batch
+from medley.capture.errors import CaptureError
+
+_MOST = 64  # ways that are tried of one number of rows
+_SECONDS = 8.0  # of all trials
+
+Runs = Callable[[Batch], bool]
+Dims = tuple[int | None, ...]
+
+
+def is_time_first(model: nn.Module) -> bool:
+    """Returns whether layers of a model take [time, rows, width], or one time of a sequence."""
+    return any(
+        getattr(module, "batch_first", True) is False or isinstance(module, nn.RNNCellBase)
+        for module in model.modules()
+    )
+
+
+def found(
+    batch: Batch, given: Mapping[str, int | None], runs: Runs, time_first: bool
+) -> Iterator[Batch]:
+    """Yields the batch with its rows in other dims, each time the only such way for a number of
+    rows that the model runs with: first for that of the batch, then for other dims of its first
+    tensor. The latter need a reason: layers that are `time_first`, or a tensor with as many rows in
+    dim 0. Raises CaptureError where there are several ways."""
+    end = time.monotonic() + _SECONDS
+    for ways in _by_rows(batch, given):
+        running = []
+        for way in ways:
+            if time.monotonic() > end:
+                return
+            has_reason = given or time_first or way.rows == batch.rows or 0 in way.dims
+            if has_reason and way.dims != batch.dims and runs(way):
+                running.append(way)
+        best = [way for way in running if not any(_has_more(other, way) for other in running)]
+        if len(best) > 1:
+            raise CaptureError(_ambiguous(best))
+        yield from best
+
+
+def time_first(batch: Batch, given: Mapping[str, int | None], runs: Runs) -> Iterator[Batch]:
+    """Yields the batch with its rows in dim 1 of a first tensor [time, rows] or [time, rows, width]
+    if the model runs with that."""
+    place = _first(batch)
+    first = batch.tensors[place]
+    if given or first.dim() not in (2, 3) or batch.dims[place] != 0:
+        return
+    ways = [way for ways in _by_rows(batch, {batch.names[place]: 1}) for way in ways]
+    running = [way for way in ways if way.dims != batch.dims and runs(way)]
+    best = [way for way in running if not any(_has_more(other, way) for other in running)]
+    if len(best) == 1:
+        yield best[0]
+
+
+def hint(batch: Batch) -> str:
+    """Returns what to write if a tensor has its rows in another dim than is assumed; "" if no other
+    dim is as long as there are rows."""
+    for name, tensor, dim in zip(batch.names, batch.tensors, batch.dims, strict=True):
+        others = [d for d, size in enumerate(tensor.shape) if size == batch.rows and d != dim]
+        if others and batch.rows > 1:
+            has = "no rows" if dim is None else f"its rows in dim {dim}"
+            return (
+                f"batch[{name!r}] is {list(tensor.shape)} and is taken to have {has}; if dim "
+                f"{others[0]} has them, pass rows={{{name!r}: {others[0]}}}"
+            )
+    return ""
+
+
+def _by_rows(batch: Batch, given: Mapping[str, int | None]) -> Iterator[Sequence[Batch]]:
+    """Yields by number of rows all ways to have so many."""
+    known = [
+        tensor.shape[dim]
+        for name, tensor in zip(batch.names, batch.tensors, strict=True)
+        if (dim := given.get(name)) is not None
+    ]
+    if known:
+        yield _ways(batch, given, int(known[0]))
+        return
+    place = _first(batch)
+    for dim, size in enumerate(batch.tensors[place].shape):
+        if size > 0:
+            yield _ways(batch, {**given, batch.names[place]: dim}, int(size))
+
+
+def _first(batch: Batch) -> int:
+    return next(each for each, tensor in enumerate(batch.tensors) if tensor.dim() > 0)
+
+
+def _ways(batch: Batch, given: Mapping[str, int | None], rows: int) -> list[Batch]:
+    options = [
+        [given[name]] if name in given else _options(tensor, rows)
+        for name, tensor in zip(batch.names, batch.tensors, strict=True)
+    ]
+    dims = itertools.islice(itertools.product(*options), _MOST)
+    return [dataclasses.replace(batch, rows=rows, dims=each) for each in dims]
+
+
+def _options(tensor: Tensor, rows: int) -> list[int | None]:
+    return [*(dim for dim, size in enumerate(tensor.shape) if size == rows), None]
+
+
+def _has_more(one: Batch, other: Batch) -> bool:
+    """Returns whether a way has the rows of another one, and those of more tensors."""
+    pairs = list(zip(one.dims, other.dims, strict=True))
+    return one.dims != other.dims and all(b is None or a == b for a, b in pairs)
+
+
+def _ambiguous(ways: Sequence[Batch]) -> str:
+    one, two = ways[:2]
+    for name, tensor, a, b in zip(one.names, one.tensors, one.dims, two.dims, strict=True):
+        if a != b:
+            return (
+                f"batch[{name!r}] is {list(tensor.shape)}: found a model that runs with its rows "
+                f"in {_told(a)} and in {_told(b)}: pass rows={{{name!r}: {a}}} or another dim"
+            )
+    return ""
+
+
+def _told(dim: int | None) -> str:
+    return "no dim" if dim is None else f"dim {dim}"

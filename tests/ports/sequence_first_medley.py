@@ -1,0 +1,40 @@
+"""A translation model of nn.Transformer, whose tensors have the time first."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+import medley
+
+
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(61, 16), nn.Embedding(61, 16)
+        self.body = nn.Transformer(16, 2, 1, 1, 24, dropout=0.0)
+        self.head = nn.Linear(16, 61)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(len(target))
+        return self.head(self.body(self.source(source), self.target(target), tgt_mask=mask))
+
+
+def loss_of(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    logits = model(source, target[:-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), target[1:].flatten())
+    return loss
+
+
+def train(steps: int) -> list[float]:
+    model = Translator()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9)
+    example = (torch.ones(9, 8, dtype=torch.long), torch.ones(7, 8, dtype=torch.long))
+    graph = medley.capture(model, example, loss=loss_of)
+    plan = medley.plan(graph, "cluster.yaml", global_batch=8)
+    trainer = medley.Trainer(model, graph, plan, medley.from_torch(optimizer, model))
+    losses = []
+    for _ in range(steps):
+        source, target = torch.randint(1, 61, (9, 8)), torch.randint(1, 61, (7, 8))
+        loss = trainer.step((source, target)).loss
+        losses.append(loss)
+    return losses
