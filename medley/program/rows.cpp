@@ -13,8 +13,9 @@ std::optional<RowDim> row_dim(const Placement& placement) {
     Size size(1);
     for (const Size& factor : placement.factors[d]) size = size * factor;
     if (size.symbols == SymbolTable::rows().symbols) {
-      MEDLEY_CHECK(placement.factors[d][0] == SymbolTable::rows());
-      return RowDim{static_cast<int>(d), position, size.coefficient};
+      const bool apart = placement.factors[d][0] == SymbolTable::rows();
+      MEDLEY_CHECK(apart || placement.factors[d].size() == 1);
+      return RowDim{static_cast<int>(d), apart ? position : kNone, size.coefficient};
     }
     position += static_cast<int>(placement.factors[d].size());
   }

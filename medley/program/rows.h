@@ -17,7 +17,7 @@ struct Rows {  // of the global batch
 // The dim of a batch tensor that has the rows.
 struct RowDim {
   int dim;           // of the tensor
-  int position;      // of its factor, counted over all dims
+  int position;      // of their factor, counted over all dims; kNone: it is never cut
   int64_t elements;  // of the dim per row
 };
 

@@ -75,6 +75,7 @@ class FirstStep:
             graph.autocast,
             train,
             rows_of(graph, example),
+            graph.pictures,
         )
 
 

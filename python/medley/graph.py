@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from medley import _core
 from medley.ambient import is_autocast
 from medley.capture.batch import entries
+from medley.data.pictures import Pictures, pictures_of
 from medley.data.row_dim import row_dims
 from medley.files import read_text
 from medley.methods import Loss, among, called, training
@@ -36,6 +37,7 @@ class Graph:
     autocast: torch.dtype | None = None  # under which it was captured
     unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
     loss: Loss = "forward"  # what was captured of the model
+    pictures: Pictures | None = None  # of the rows of a batch
 
     @staticmethod
     def load(path: str | os.PathLike[str], loss: Loss = "forward") -> Graph:
@@ -107,6 +109,12 @@ def capture(
     device computes whole, and of a model in eval mode.
     """
     unchecked: list[str] = []
+    pictures = pictures_of(model)
+    if pictures is not None and pictures.are_in(example_batch):
+        pictures = pictures.of(example_batch)
+        example_batch = pictures.padded(example_batch, {})
+    else:
+        pictures = None
 
     def first() -> Capture:
         from medley.capture import capture_full
@@ -126,10 +134,12 @@ def capture(
         called_as = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
         graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
         with training(model, None if train is None else among(train)):
-            captured = capture_full(view, example_batch, graph_name, check, autocast, rows=rows)
+            captured = capture_full(
+                view, example_batch, graph_name, check, autocast, rows=rows, pictures=pictures
+            )
             if check is not False:
                 core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
-                graph = Graph(core, captured.constants, autocast)
+                graph = Graph(core, captured.constants, autocast, pictures=pictures)
                 unchecked.append(compare(graph, view, example_batch, check is True))
         return captured
 
@@ -143,7 +153,7 @@ def capture(
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants, autocast, "".join(unchecked), loss)
+    return Graph(core, constants, autocast, "".join(unchecked), loss, pictures)
 
 
 def compare(
@@ -172,6 +182,7 @@ def compare(
                     graph.autocast,
                     must,
                     rows_of(graph, example_batch),
+                    graph.pictures,
                 )
                 break
             except CaptureError as error:
@@ -214,7 +225,13 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
     def first() -> Capture:
         with training(model, trained.__contains__):
             rows = rows_of(planned, example_batch)
-            return _capture_full(model, example_batch, autocast=planned.autocast, rows=rows)
+            return _capture_full(
+                model,
+                example_batch,
+                autocast=planned.autocast,
+                rows=rows,
+                pictures=planned.pictures,
+            )
 
     parcel = _captured_by_first(first)
     text, constants = _unpacked(parcel)

@@ -93,7 +93,7 @@ class Trainer(WholeTensors, Records):
         self._drift = None
         self._job = None if local else exchange.join()
         agree = None if self._job is None or lengths is None else exchange.largest
-        self._inputs = Inputs(self._types, lengths, agree)
+        self._inputs = Inputs(self._types, lengths, agree, self._graph.pictures)
         self._evaluation = Evaluation(
             model, self._graph, self.plan, machines, self._job, self._inputs
         )

@@ -24,6 +24,7 @@ from medley.capture.modules import forward_line
 from medley.capture.rehearsal import rehearse, runs
 from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
+from medley.data.pictures import Pictures
 
 __all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "substitute"]
 
@@ -51,6 +52,7 @@ def capture_full(
     measures: bool = False,
     assigned: set[Place] | None = None,
     rows: Mapping[str, int | None] | None = None,
+    pictures: Pictures | None = None,
 ) -> Capture:
     """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
@@ -70,13 +72,13 @@ def capture_full(
 
     `rows` has the dim of the rows by name of a tensor, None: it has none. Of others it is dim 0
     where that is as long as there are rows; if the model does not run so, or its rows meet, it is
-    looked for.
+    looked for. `pictures`: as of `read_batch`.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
     check_model(model)
     given = rows or {}
-    batch = read_batch(example_batch, given)
+    batch = read_batch(example_batch, given, pictures)
     options = _Options(name, check, autocast, measures, assigned)
     try:
         with quantized.as_buffers(model):

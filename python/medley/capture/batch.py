@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medley.capture.errors import CaptureError
+from medley.data.pictures import Pictures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Batch:
     tensors: tuple[Tensor, ...]
     rows: int
     dims: tuple[int | None, ...]
+    elements: tuple[int, ...]  # of the dim for each row
+    pictures: Pictures | None = None
 
     def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
         """Calls the model as the user would, with `tensors` in place of the example's."""
@@ -46,9 +49,9 @@ class Batch:
     def shapes(self, rows: int) -> list[list[int]]:
         """Returns the shapes of the tensors for a batch of so many rows."""
         shapes = [list(tensor.shape) for tensor in self.tensors]
-        for shape, dim in zip(shapes, self.dims, strict=True):
+        for shape, dim, elements in zip(shapes, self.dims, self.elements, strict=True):
             if dim is not None:
-                shape[dim] = rows
+                shape[dim] = rows * elements
         return shapes
 
 
@@ -106,30 +109,40 @@ def _like(container: tuple[Any, ...] | list[Any], values: list[Any]) -> Any:
     return type(container)(values)
 
 
-def read_batch(example: Any, rows: Mapping[str, int | None] | None = None) -> Batch:
+def read_batch(
+    example: Any,
+    rows: Mapping[str, int | None] | None = None,
+    pictures: Pictures | None = None,
+) -> Batch:
     """Returns the tensors of a batch: a tensor, a tuple or list, a dict by argument name, or such
     of such.
 
     `rows` says by name which dim has the rows, None: none. Of others it is dim 0 if that is as long
-    as there are rows: the first given dim, else dim 0 of the first tensor. Values that are no
-    tensors are passed to the model as they are. Raises CaptureError for anything else.
+    as there are rows: the first given dim, else dim 0 of the first tensor. `pictures`: rows have
+    equally many. Values that are no tensors are passed to the model as they are. Raises
+    CaptureError for anything else.
     """
     found = [(n, value) for n, value in entries(example).items() if isinstance(value, Tensor)]
     for name, value in found:
         if value.layout is not torch.strided:
             raise CaptureError(f"batch: {name!r} is sparse: pass it dense (to_dense())")
-    given = _given_dims(dict(found), rows or {})
-    sizes = [value.shape[dim] for n, value in found if (dim := given.get(n)) is not None]
-    sizes += [value.shape[0] for name, value in found if value.dim() > 0 and name not in given]
+    of_pictures = set() if pictures is None else {n for n, _ in found} & set(pictures.names)
+    known = {name: dim for name, dim in (rows or {}).items() if name not in of_pictures}
+    given = _given_dims(dict(found), known)
+    others = [(name, value) for name, value in found if name not in of_pictures]
+    sizes = [value.shape[dim] for n, value in others if (dim := given.get(n)) is not None]
+    sizes += [value.shape[0] for name, value in others if value.dim() > 0 and name not in given]
     count = int(next(iter(sizes), 0))
     if count == 0:
         raise CaptureError("batch: expected at least one tensor with a leading batch size > 0")
-    dims = [
+    given |= dict.fromkeys(of_pictures, 0)
+    dims = tuple(
         given[name] if name in given else 0 if value.dim() > 0 and len(value) == count else None
         for name, value in found
-    ]
+    )
     names, tensors = tuple(name for name, _ in found), tuple(value for _, value in found)
-    return Batch(example, names, tensors, count, tuple(dims))
+    elements = tuple(len(v) // count if n in of_pictures else 1 for n, v in found)
+    return Batch(example, names, tensors, count, dims, elements, pictures)
 
 
 def _given_dims(

@@ -26,7 +26,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medley.capture import assertions, random_ops, recurrent, rewrites, side_doors
+from medley.capture import assertions, pictures, random_ops, recurrent, rewrites, side_doors
 from medley.capture.attention import attention
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import ROWS_FIRST, CaptureError, RowsError
@@ -98,6 +98,15 @@ class Interceptor:
         self._by_function.update(RowCounts(lambda: self.prime).replacements())
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
+        self.has_pictures = False  # equally many in each row of the batch
+        for scatter in (torch.masked_scatter, Tensor.masked_scatter):
+            self._by_function[scatter] = functools.partial(
+                self._of_pictures, pictures.masked_scatter, scatter
+            )
+        for unbind in (torch.unbind, Tensor.unbind):
+            self._by_function[unbind] = functools.partial(
+                self._of_pictures, pictures.unbind, unbind
+            )
         self.refused: list[Exception] = []  # questions about values whose error the model may catch
         self._by_function.update(assertions.replacements(self.refused))
         self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
@@ -112,6 +121,13 @@ class Interceptor:
             return self._by_function.get(function)
         except TypeError:  # not hashable
             return None
+
+    def _of_pictures(
+        self, replacement: Callable[..., Any], original: Callable[..., Any], *args: Any, **kw: Any
+    ) -> Any:
+        if not self.has_pictures:
+            return original(*args, **kw)
+        return replacement(original, self.prime, *args, **kw)
 
     def count_op(self) -> None:
         """Adds an op. Raises CaptureError if these are more than `most_ops`, before a trace of a
@@ -397,6 +413,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(owner, name, random_ops.refuse_seed)
         for owner, name, replacement in (
             *capture_patches(),
+            *(pictures.picture_patches() if interceptor.has_pictures else ()),
             *bitsandbytes_patches(),
             *peft_patches(),
             *side_doors.side_door_patches(),

@@ -27,6 +27,7 @@ from medley.capture.graph_text import GraphText
 from medley.capture.parting import Recorder, first_parting, owner_of
 from medley.capture.root import replaced_state
 from medley.capture.state import Attributes, RandomStates
+from medley.data.pictures import Pictures
 
 ROWS = 4
 _LARGE = 10_000_000  # parameters, from which on two rows are enough
@@ -72,6 +73,7 @@ def prove(
     autocast: torch.dtype | None = None,
     however_large: bool = False,
     rows: Mapping[str, int | None] | None = None,
+    pictures: Pictures | None = None,
 ) -> str:
     """Runs a graph and its model side by side on a few rows of the example, then with other values.
     `rows`: the dims that have them, by name.
@@ -79,7 +81,7 @@ def prove(
     Returns "" or why they could not be compared. The model is left as it was. Raises CaptureError
     that names the first module whose output is another one in the graph.
     """
-    batch = read_batch(example_batch, rows)
+    batch = read_batch(example_batch, rows, pictures)
     text = GraphText(graph)
     with (
         quantized.as_buffers(model),
@@ -104,13 +106,14 @@ def prove_microbatches(
     autocast: torch.dtype | None,
     train: Callable[[Values], Values],
     rows: Mapping[str, int | None] | None = None,
+    pictures: Pictures | None = None,
 ) -> str:
     """Compares a step of two equal micro-batches, each a batch of its own, with the mean of both in
     plain PyTorch: loss and gradients. `train` makes the step of the batch's tensors by name.
 
     Returns "" or why they could not be compared. Raises CaptureError naming a module.
     """
-    batch = read_batch(example_batch, rows)
+    batch = read_batch(example_batch, rows, pictures)
     with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
         try:
             pair = _Pair(model, batch, GraphText(graph), constants, autocast)
@@ -388,7 +391,10 @@ class _Pair:
             is_parameter = isinstance(tensor, nn.Parameter)
             return nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy
 
-        batch = [precision.of(each).to(self._device) for each in tensors]
+        given = dict(zip(self._batch.names, tensors, strict=True))
+        if self._batch.pictures is not None:
+            given = self._batch.pictures.stripped(given)
+        batch = [precision.of(each).to(self._device) for each in given.values()]
         with replaced_state(self._model, copied), _left_as_it_was(self._model):
             parameters = dict(self._model.named_parameters())
             handles = gradient_hooks.attach(self._model, self._hooks)

@@ -290,6 +290,7 @@ def _run(
     """Adds a recorder to `calls` for each call that it begins."""
     names, hooks = _Names(model), gradient_hooks(model)
     interceptor = Interceptor(ModuleStack(), rows[0])
+    interceptor.has_pictures = batch.pictures is not None
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with (
         fake_state(model, mode),

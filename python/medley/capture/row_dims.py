@@ -68,7 +68,7 @@ def hint(batch: Batch) -> str:
     dim is as long as there are rows."""
     for name, tensor, dim in zip(batch.names, batch.tensors, batch.dims, strict=True):
         others = [d for d, size in enumerate(tensor.shape) if size == batch.rows and d != dim]
-        if others and batch.rows > 1:
+        if others and batch.rows > 1 and (batch.pictures is None or name != "pixel_values"):
             has = "no rows" if dim is None else f"its rows in dim {dim}"
             return (
                 f"batch[{name!r}] is {list(tensor.shape)} and is taken to have {has}; if dim "
@@ -98,8 +98,9 @@ def _first(batch: Batch) -> int:
 
 
 def _ways(batch: Batch, given: Mapping[str, int | None], rows: int) -> list[Batch]:
+    of_pictures = () if batch.pictures is None else batch.pictures.names
     options = [
-        [given[name]] if name in given else _options(tensor, rows)
+        [0] if name in of_pictures else [given[name]] if name in given else _options(tensor, rows)
         for name, tensor in zip(batch.names, batch.tensors, strict=True)
     ]
     dims = itertools.islice(itertools.product(*options), _MOST)

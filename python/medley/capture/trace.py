@@ -95,6 +95,7 @@ def trace(
         modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})
     )
     interceptor.most_ops = most_ops
+    interceptor.has_pictures = batch.pictures is not None
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     first_names, trained = _names(model)
     hooks = gradient_hooks(model)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
+from medley.data.pictures import Pictures
 from medley.data.row_dim import RowDim, row_dim
 from medley.lengths import LengthDims, Lengths
 
@@ -56,14 +57,16 @@ class Inputs:
         types: Mapping[tuple[str, str], tuple[torch.dtype, str]],
         lengths: Lengths | None = None,
         agree: Callable[[float], float] | None = None,
+        pictures: Pictures | None = None,
     ) -> None:
         """`types`: dtype and shape of everything that the graph takes, by kind and name. `agree`
-        returns the largest of the lengths that the processes have."""
+        returns the largest of the lengths that the processes have. `pictures`: of the rows."""
         self._types = {name: type for (kind, name), type in types.items() if kind == "batch"}
         self._rows = {name: row_dim(shape) for name, (_, shape) in self._types.items()}
         self._chosen = lengths
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
+        self._pictures = pictures
 
     @property
     def names(self) -> Collection[str]:
@@ -72,7 +75,7 @@ class Inputs:
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
-        return Inputs(types, self._chosen, self._agree)
+        return Inputs(types, self._chosen, self._agree, self._pictures)
 
     def read(
         self, batch: Any, global_batch: int, rows: OwnRows, own: bool, whole: bool = False
@@ -84,9 +87,10 @@ class Inputs:
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
             mine = rows.own_rows(count)
-            batch = batch.rows(mine or [0])
+            batch = self._with_pictures(batch.rows(mine or [0]))
             tensors = _named(batch, self._types)
         else:
+            batch = self._with_pictures(batch)
             tensors = _named(batch, self._types)
             if whole:
                 self._require_whole(tensors, global_batch)
@@ -111,7 +115,7 @@ class Inputs:
         """Returns how many rows a batch has here; 0 of one that does not say."""
         if isinstance(batch, UnreadBatch):
             return batch.size or 0
-        for _, tensor, dim in self._with_rows(_named(batch, self._types)):
+        for _, tensor, dim in self._with_rows(_named(self._with_pictures(batch), self._types)):
             return dim.size(tensor) // dim.elements
         return 0
 
@@ -121,12 +125,13 @@ class Inputs:
         nobody takes its own ones for all."""
         if isinstance(batch, UnreadBatch):
             return f"{batch.size or global_batch} rows"
-        tensors = _named(batch, self._types)
+        tensors = _named(self._with_pictures(batch), self._types)
         count = self._count(tensors, global_batch, None)
         return f"{count} rows" + (f" {self._digest(tensors)}" if count < global_batch else "")
 
     def longest(self, batch: Any) -> Any:
-        """Returns the batch with sequences as long as planned."""
+        """Returns the batch with sequences as long as planned, and as many pictures."""
+        batch = self._with_pictures(batch)
         return self._lengths.padded(batch, _named(batch, self._types), self._lengths.planned)
 
     def planned(self, rows: int) -> Size:
@@ -136,6 +141,18 @@ class Inputs:
     def tokens(self, size: Size) -> float:
         """Returns the token ids in a global batch, or its rows if it has none."""
         return float(size.rows * (size.length or 1))
+
+    def _with_pictures(self, batch: Any) -> Any:
+        """Returns the batch with equally many pictures for each row, if rows have some."""
+        if self._pictures is None or not self._pictures.are_in(batch):
+            return batch
+        self._pictures = self._pictures.of(batch)
+        like = {
+            name: (dtype, [int(size) for size in shape.strip("[]").split(", ")[1:]])
+            for name, (dtype, shape) in self._types.items()
+            if name in self._pictures.names
+        }
+        return self._pictures.padded(batch, like)
 
     def _length(self, tensors: Mapping[str, Tensor]) -> int:
         length = self._lengths.length(tensors)
