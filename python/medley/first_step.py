@@ -3,6 +3,7 @@ its graph, and of its micro-batches if each of them is a batch of its own."""
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -53,7 +54,7 @@ class FirstStep:
         if isinstance(batch, UnreadBatch):
             example = batch.rows(range(min(4, batch.size or self._rows)))
         example = self._inputs.longest(example)
-        graph, why = self._graph, ""
+        graph, why = dataclasses.replace(self._graph, pictures=self._inputs.pictures), ""
         trained = {name for kind, name, *_ in graph.core.outputs if kind == "gradient"}
         if graph.unchecked:
             with training(self._model, trained.__contains__):

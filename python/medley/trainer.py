@@ -20,6 +20,7 @@ from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
 from medley.drift import comparable, expected_nanoseconds, report_drift
+from medley.data.pictures import pictures_in
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text
 from medley.first_step import FirstStep
@@ -93,7 +94,8 @@ class Trainer(WholeTensors, Records):
         self._drift = None
         self._job = None if local else exchange.join()
         agree = None if self._job is None or lengths is None else exchange.largest
-        self._inputs = Inputs(self._types, lengths, agree, self._graph.pictures)
+        pictures = self._graph.pictures or pictures_in(model, self._types)
+        self._inputs = Inputs(self._types, lengths, agree, pictures)
         self._evaluation = Evaluation(
             model, self._graph, self.plan, machines, self._job, self._inputs
         )

@@ -31,12 +31,14 @@ def exact() -> Iterator[None]:
         yield
 
 
-def _text(pipelines: list[dict[str, Any]]) -> str:
-    head = {"format": "medley-plan", "version": 1, "global_batch": ROWS}
+def text_of(pipelines: list[dict[str, Any]]) -> str:
+    """Returns the plan of these pipelines."""
+    rows = sum(part["rows"] for each in pipelines for part in each["microbatches"])
+    head = {"format": "medley-plan", "version": 1, "global_batch": rows}
     return json.dumps(head | {"pipelines": pipelines})
 
 
-def _stages(graph: medley.Graph, devices: list[str], microbatches: list[int]) -> dict[str, Any]:
+def stages_of(graph: medley.Graph, devices: list[str], microbatches: list[int]) -> dict[str, Any]:
     """Returns a pipeline of a stage for each device, cut at a place that allows it."""
     stages = [{"mesh": {"devices": [device]}} for device in devices]
     names = [name for name in graph.core.stable_names() if "~" not in name]
@@ -62,7 +64,7 @@ def _stages(graph: medley.Graph, devices: list[str], microbatches: list[int]) ->
 
 def _uneven(graph: medley.Graph) -> str:
     mesh = {"devices": ["a/0/0", "a/1/0", "a/2/0"]}
-    return _text(
+    return text_of(
         [{"microbatches": [{"rows": 7, "lengths": [4, 1, 2]}], "stages": [{"mesh": mesh}]}]
     )
 
@@ -70,15 +72,15 @@ def _uneven(graph: medley.Graph) -> str:
 def _microbatches(graph: medley.Graph) -> str:
     mesh = {"devices": ["a/0/0", "a/1/0"]}
     parts = [{"rows": 4, "lengths": [1, 3]}, {"rows": 3, "lengths": [3, 0]}]
-    return _text([{"microbatches": parts, "stages": [{"mesh": mesh}]}])
+    return text_of([{"microbatches": parts, "stages": [{"mesh": mesh}]}])
 
 
 def _two_stages(graph: medley.Graph) -> str:
-    return _text([_stages(graph, ["a/0/0", "a/1/0"], [4, 2, 1])])
+    return text_of([stages_of(graph, ["a/0/0", "a/1/0"], [4, 2, 1])])
 
 
 def _two_pipelines(graph: medley.Graph) -> str:
-    return _text([_stages(graph, ["a/0/0", "a/1/0"], [2, 3]), _stages(graph, ["a/2/0"], [2])])
+    return text_of([stages_of(graph, ["a/0/0", "a/1/0"], [2, 3]), stages_of(graph, ["a/2/0"], [2])])
 
 
 def _found(strategy: str) -> Callable[[medley.Graph], str]:

@@ -23,6 +23,7 @@ from torch import nn
 import medley
 from medley import _testing, models
 from medley.capture.batch import map_named
+from medley.data.pictures import pictures_of
 from medley.data.row_dim import row_dim
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -31,12 +32,14 @@ import row_models
 import test_hand_written_plans as one_axis
 import test_pipelines as pipelines
 import test_two_axes as two_axes
+import vision_models
 from zoo import ZOO
 
 LEARNING_RATE = 1e-3
 MODELS = {
     **ZOO,
     **row_models.MODELS,
+    "llava": lambda batch: vision_models.llava([1, 0, 2, 0, 1, 2][:batch]),
     # Wide enough that what stages send is not computed again by each of them.
     "wide mlp": functools.partial(models.mlp, inputs=128, width=128, layers=4, outputs=8),
 }
@@ -161,7 +164,7 @@ MATRIX = {
     "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
     "several pipelines": of_random_pipelines("gpt", 1, 4),
     "owners": of_random_pipelines("gpt", 2, 4),
-    **{f"rows of {model}": of_rows(model) for model in ("positions", "features")},
+    **{f"rows of {model}": of_rows(model) for model in ("positions", "features", "llava")},
 }
 # What only the nightly run starts processes for.
 MORE = {
@@ -184,7 +187,7 @@ CELLS = {**MATRIX, **MORE}
 NUMBERS = {name: number for number, name in enumerate(CELLS)}
 
 
-def own_rows(plan: medley.Plan, batch: Any, rows: int) -> Any:
+def own_rows(plan: medley.Plan, model: nn.Module, batch: Any, rows: int) -> Any:
     """Returns the rows of this process, as BatchSampler chooses them."""
     (mine,) = medley.BatchSampler(plan, range(rows))
     assert plan.graph is not None
@@ -194,7 +197,11 @@ def own_rows(plan: medley.Plan, batch: Any, rows: int) -> Any:
         dim = row_dim(shapes.get(name, ""))
         return value if dim is None else dim.at(value, mine)
 
-    return map_named(batch, own)
+    pictures = pictures_of(model)
+    if pictures is None:
+        return map_named(batch, own)
+    pictures = pictures.of(batch)
+    return pictures.stripped(map_named(pictures.padded(batch, {}), own))
 
 
 def train(cell: Cell, file: Path) -> exactness.Curve:
@@ -205,7 +212,7 @@ def train(cell: Cell, file: Path) -> exactness.Curve:
     optimizer = medley.AdamW(lr=LEARNING_RATE, weight_decay=0.01, max_norm=cell.clip or None)
     trainer = medley.Trainer(model, graph, plan, optimizer=optimizer)
     losses = [
-        trainer.step(own_rows(plan, batch, cell.rows) if step % 2 else batch).loss
+        trainer.step(own_rows(plan, model, batch, cell.rows) if step % 2 else batch).loss
         for step in range(cell.steps)
     ]
     curve = exactness.Curve(losses, trainer.gradients(), trainer.parameters())

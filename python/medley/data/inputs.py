@@ -73,6 +73,11 @@ class Inputs:
         """Those of all."""
         return self._types
 
+    @property
+    def pictures(self) -> Pictures | None:
+        """Those of the rows of a batch, with what is known of them so far."""
+        return self._pictures
+
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
         return Inputs(types, self._chosen, self._agree, self._pictures)

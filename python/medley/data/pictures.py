@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medley.data.row_dim import row_dim
+
 _TOKENS = ("image_token_id", "image_token_index")  # of a config
 _PADDING = {"pixel_attention_mask": 1}  # others are 0
 
@@ -40,6 +42,11 @@ class Pictures:
         """Returns these with the numbers of a batch as a processor gives it. Raises ValueError if
         its pictures have unlike numbers of tokens."""
         found = self
+        if "image_grid_thw" in batch:
+            raise ValueError(
+                'batch["image_grid_thw"]: found pictures of sizes that stand in the batch, '
+                "expected pictures of one size, [pictures, channels, height, width]"
+            )
         pixels = batch.get("pixel_values")
         tokens = self._tokens(batch)
         if not isinstance(pixels, Tensor):
@@ -144,3 +151,16 @@ def pictures_of(model: Any) -> Pictures | None:
             if isinstance(token, int):
                 return Pictures(token)
     return None
+
+
+def pictures_in(
+    model: Any, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]
+) -> Pictures | None:
+    """Returns the pictures of a graph that was captured of a model, `types` of what it takes; None
+    if it takes none."""
+    found, shape = pictures_of(model), types.get(("batch", "pixel_values"), (None, ""))[1]
+    dim = row_dim(shape)
+    if found is None or dim is None or ("batch", found.words) not in types:
+        return None
+    sizes = shape.strip("[]").split(", ")
+    return dataclasses.replace(found, most=int(sizes[1]) if len(sizes) == 5 else dim.elements)
