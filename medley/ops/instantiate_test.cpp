@@ -49,7 +49,7 @@ TEST(Instantiate, RefusesShapesThatDoNotFit) {
 
 TEST(Instantiate, LinearityFollowsArguments) {
   const auto linear = [](const std::string& op) {
-    const std::string text = instance_of({"f32[b]", "f32[b]", "bool[b]"}, op);
+    const std::string text = instance_of({"f32[b]", "f32[b]", "bool[b]", "i64[b]"}, op);
     return text.find('{') == std::string::npos ? "" : text.substr(text.find('{'));
   };
   EXPECT_EQ(linear("aten.add.Tensor(%0, %1, 1) : f32[b]"), "{0+1}");
@@ -65,6 +65,8 @@ TEST(Instantiate, LinearityFollowsArguments) {
   EXPECT_EQ(linear("aten._to_copy.default(%0, bf16, none, none, none, false, none) : bf16[b]"),
             "{0}");
   EXPECT_EQ(linear("aten._to_copy.default(%2, f32, none, none, none, false, none) : f32[b]"), "");
+  EXPECT_EQ(linear("aten._to_copy.default(%3, f32, none, none, none, false, none) : f32[b]"),
+            "{0}");
   EXPECT_EQ(linear("aten.constant_pad_nd.default(%0, [1, 1], 0) : f32[b*2]"), "{0}");
   EXPECT_EQ(linear("aten.constant_pad_nd.default(%0, [1, 1], 1) : f32[b*2]"), "");
 }

@@ -34,9 +34,10 @@ std::optional<Instance> where_scalar(const Graph& graph, const Op& op) {
 std::optional<Instance> to_copy(const Graph& graph, const Op& op) {
   const auto values = operands(op);
   if (values.size() != 1 || op.results.size() != 1) return std::nullopt;
-  const bool both = is_floating(type_of(graph, values[0]).dtype) &&
-                    is_floating(type_of(graph, op.results[0]).dtype);
-  return linear_if(both, "{0}", graph, op);
+  // A sum of counts may be rounded once; one of truth values is not the sum of its parts.
+  const bool is_linear = type_of(graph, values[0]).dtype != DType::kBool &&
+                         is_floating(type_of(graph, op.results[0]).dtype);
+  return linear_if(is_linear, "{0}", graph, op);
 }
 
 // copy(self, source) without a broadcast: `self` gives a type only, and need not exist locally.

@@ -180,4 +180,4 @@ def holds_up(devices: Mapping[str, float]) -> str:
 def scalars(metrics: Metrics) -> dict[str, float]:
     """Returns the numbers of a step, by name."""
     names = ("loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "waiting")
-    return {name: getattr(metrics, name) for name in names}
+    return {name: getattr(metrics, name) for name in names} | dict(metrics.outputs)

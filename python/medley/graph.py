@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -46,6 +46,11 @@ class Graph:
         core = _core.Graph.parse(read_text(path), str(path))
         return Graph(core, unchecked="it was read from a file", loss=loss)
 
+    @property
+    def outputs(self) -> list[str]:
+        """The names of what a step returns beside the loss."""
+        return [name for kind, name, *_ in self.core.outputs if kind == "metric"]
+
     def text(self) -> str:
         """Returns the text form, which parses back equal."""
         return self.core.text()
@@ -82,7 +87,8 @@ def capture(
     The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
     list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
     (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. Parameters
-    may be real, on the meta device or fake.
+    may be real, on the meta device or fake. Scalars that the model returns beside the loss, which
+    are sums or means over rows, come back from every step as `Metrics.outputs`.
 
     The number of rows is the only size that may differ later. Rows are dim 0 of the tensors, or
     the one other way that the model runs with: dim 1 of all tensors [time, rows], or of positions
@@ -135,8 +141,16 @@ def capture(
         graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
         with training(model, None if train is None else among(train)):
             captured = capture_full(
-                view, example_batch, graph_name, check, autocast, rows=rows, pictures=pictures
+                view,
+                example_batch,
+                graph_name,
+                check,
+                autocast,
+                measures=True,
+                rows=rows,
+                pictures=pictures,
             )
+            captured = dataclasses.replace(captured, text=_separable(captured.text))
             if check is not False:
                 core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
                 graph = Graph(core, captured.constants, autocast, pictures=pictures)
@@ -154,6 +168,38 @@ def capture(
             stacklevel=2,
         )
     return Graph(core, constants, autocast, "".join(unchecked), loss, pictures)
+
+
+def _separable(text: str) -> str:
+    """Returns the text of a graph without the scalars that are no sum over rows where the loss is
+    one: they would be of one micro-batch each. Warns of them."""
+
+    def why_not(names: Sequence[str]) -> str:
+        core = _core.Graph.parse(_with_outputs(text, names), "<capture>").run_passes()[0]
+        return str(_core.row_coupling(core))
+
+    core = _core.Graph.parse(text, "<capture>")
+    names = Graph(core).outputs
+    if not names or not why_not(names) or why_not([]):
+        return text
+    refused = {name: why for name in names if (why := why_not([name]))}
+    for name, why in refused.items():
+        warnings.warn(
+            f"a step does not return the output {name!r}: it is no sum or mean over rows ({why}); "
+            "return its terms, and compute it from them behind the step",
+            stacklevel=7,
+        )
+    return _with_outputs(text, [name for name in names if name not in refused])
+
+
+def _with_outputs(text: str, names: Collection[str]) -> str:
+    """Returns the text of a graph without the metrics that have other names."""
+    kept = tuple(f"output metric {_core.quote(name)} " for name in names)
+    return "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if not line.startswith("output metric ") or line.startswith(kept)
+    )
 
 
 def compare(
@@ -224,14 +270,15 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
 
     def first() -> Capture:
         with training(model, trained.__contains__):
-            rows = rows_of(planned, example_batch)
-            return _capture_full(
+            captured = _capture_full(
                 model,
                 example_batch,
                 autocast=planned.autocast,
-                rows=rows,
+                measures=True,
+                rows=rows_of(planned, example_batch),
                 pictures=planned.pictures,
             )
+        return dataclasses.replace(captured, text=_with_outputs(captured.text, planned.outputs))
 
     parcel = _captured_by_first(first)
     text, constants = _unpacked(parcel)

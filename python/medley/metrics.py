@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from medley import _core
 from medley.cluster import Cluster
@@ -22,6 +22,21 @@ class Metrics:
     tokens_per_second: float  # rows per second where the batch has no token ids
     waiting: float  # mean share of the step in which the devices of this process waited for others
     devices: Mapping[str, float]  # this share by device of this process
+    # Scalars that the model returned beside the loss, over the global batch.
+    outputs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class Given(NamedTuple):
+    """What the graph gives in one step, the same in all processes."""
+
+    loss: float
+    grad_norm: float
+    outputs: Mapping[str, float]
+
+
+def given_by(metrics: Metrics) -> Given:
+    """Returns what the graph gave in the step of these."""
+    return Given(metrics.loss, metrics.grad_norm, dict(metrics.outputs))
 
 
 def seconds_of(result: Any) -> float:

@@ -28,7 +28,7 @@ from medley.from_torch import trains
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
 from medley.methods import called
-from medley.metrics import Metrics, seconds_of, waiting_of
+from medley.metrics import Given, Metrics, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
@@ -207,6 +207,7 @@ class Trainer(WholeTensors, Records):
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
         A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step too;
         of such a one a process needs all rows, or a `Loader`'s batch, as in an elastic run.
+        `Metrics.outputs` has the scalars that the model returns beside the loss.
         """
         self._first_step.check(batch, self.is_first)
         if self._recovery is not None:
@@ -288,21 +289,23 @@ class Trainer(WholeTensors, Records):
             if self._drift is not None:
                 self._drift.add(self._run)
             self._took.add(result.nanoseconds[0] - result.waiting[0])
-        return self._metrics(result.loss, result.gradient_norm, result, batch.size)
+        given = Given(result.loss, result.gradient_norm, result.metrics)
+        return self._metrics(given, result, batch.size)
 
-    def _metrics(self, loss: float, norm: float, result: Any, size: Size | None = None) -> Metrics:
+    def _metrics(self, given: Given, result: Any, size: Size | None = None) -> Metrics:
         """Returns those of the step that is made now; `result`: of this process, if it has one."""
         seconds, shares = seconds_of(result), waiting_of(result)
         tokens = self._inputs.tokens(size or self._inputs.planned(self.plan.global_batch))
         return Metrics(
             step=self.steps,
-            loss=loss,
-            grad_norm=norm,
+            loss=given.loss,
+            grad_norm=given.grad_norm,
             learning_rate=self.optimizer.learning_rate(self.steps),
             step_seconds=seconds,
             tokens_per_second=tokens / max(seconds, 1e-12),
             waiting=sum(shares.values()) / max(1, len(shares)),
             devices=shares,
+            outputs=given.outputs,
         )
 
     def _tensors(self, batch: Any) -> StepBatch:

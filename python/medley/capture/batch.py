@@ -165,19 +165,35 @@ def _given_dims(
 
 
 def metrics_of(result: Any) -> dict[str, Tensor]:
-    """Returns the scalars beside the loss in what a model returned, by name: of a dict, or of an
-    object that has fields."""
-    if isinstance(result, Tensor):  # has fields of PyTorch's
-        return {}
-    held = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
-    if hasattr(result, "_asdict"):
-        held = result._asdict()
+    """Returns the scalars beside the loss in what a model returned, by the names of `outputs_of`,
+    integers as floating numbers."""
     wide = torch.promote_types(torch.get_default_dtype(), torch.float32)  # counts are exact in it
     return {
         name: _scalar(value if value.is_floating_point() else value.to(wide))
-        for name, value in held.items()
-        if name != "loss" and isinstance(name, str) and _is_scalar(value)
+        for name, value in outputs_of(result).items()
+        if _is_scalar(value)
     }
+
+
+def outputs_of(result: Any) -> dict[str, Tensor]:
+    """Returns the tensors beside the loss in what a model returned, by name: the keys of a dict,
+    the fields of an object, the positions of a tuple; inside one of these behind a point:
+    "hidden_states.0"."""
+    if isinstance(result, Tensor):  # has fields of PyTorch's
+        return {}
+    if hasattr(result, "_asdict"):
+        result = result._asdict()
+    if isinstance(result, (tuple, list)):
+        scalars = [place for place, each in enumerate(result) if _is_scalar(each)]
+        if len(scalars) == len(result) == 2:  # (loss sum, weight)
+            return {}
+        held: Mapping[Any, Any] = {
+            str(place): each for place, each in enumerate(result) if place not in scalars[:1]
+        }
+    else:
+        held = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+    named = {name: each for name, each in held.items() if isinstance(name, str) and name != "loss"}
+    return {name: each for name, each in _leaves(named, "") if isinstance(each, Tensor)}
 
 
 def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:

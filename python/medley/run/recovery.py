@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley import _core, checkpoint
 from medley.data.inputs import StepBatch
+from medley.metrics import Given, Metrics, given_by
 from medley.run import elastic, ends, epochs, exchange, job, unfinished
 from medley.run.ahead import PlansAhead
 from medley.run.batches import Batches
@@ -36,7 +37,6 @@ from medley.run.tempo import Tempo
 from medley.run.times import Times
 
 if TYPE_CHECKING:
-    from medley.metrics import Metrics
     from medley.shared_state import Owners
     from medley.trainer import Trainer
 
@@ -70,7 +70,7 @@ class Recovery:
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self.asked = 0  # steps that the script has asked for
         self._done = 0  # steps that the state is of
-        self._seen: list[tuple[float, float]] = []  # loss and norm of every step
+        self._seen: list[Given] = []  # of every step
         self._metrics: Metrics | None = None  # of the last step
         self._safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
         self._tempos = [
@@ -120,7 +120,7 @@ class Recovery:
                 epochs.note_checkpoint(self._member.store, path, steps)
             else:
                 epochs.forget_checkpoints(self._member.store)
-        self._seen = [(math.nan, math.nan)] * steps
+        self._seen = [Given(math.nan, math.nan, {})] * steps
 
     def go_on_after(self, read: Callable[[], list[int]]) -> list[int]:
         """Takes what no checkpoint has, once in a run; `read` does, and returns after how many
@@ -304,8 +304,7 @@ class Recovery:
             self._ahead.note_step()
         if trainer._job is None:  # no device of the plan
             self._begun = step
-            loss, norm = json.loads(member.wait(key))
-            return self._take(trainer._metrics(loss, norm, None))
+            return self._take(trainer._metrics(Given(*json.loads(member.wait(key))), None))
         with self._watching(number):
             self._prepare(number)
             # Who is lost while all agree on a length is lost before the step has begun. What the
@@ -320,7 +319,7 @@ class Recovery:
         if self._second is not None:
             self._second.note_step()
         if self._spares and trainer._job.rank == 0:
-            member.store.set(member.key(key), json.dumps([metrics.loss, metrics.grad_norm]))
+            member.store.set(member.key(key), json.dumps(given_by(metrics)))
         self._take(metrics)
 
     @contextlib.contextmanager
@@ -357,17 +356,17 @@ class Recovery:
     def _take(self, metrics: Metrics) -> None:
         """The next step is done."""
         del self._seen[self._done :]
-        self._seen.append((metrics.loss, metrics.grad_norm))
+        self._seen.append(given_by(metrics))
         self._metrics = metrics
         self._done += 1
 
     def _told(self, step: int) -> Metrics:
         """Returns the metrics of a step that was made without this process."""
         number = self._course[step]
-        trainer, (loss, norm) = self._all.trainers[number], self._seen[step]
+        trainer = self._all.trainers[number]
         before, trainer.steps = trainer.steps, self._course.counts(step)[number]
         try:
-            return trainer._metrics(loss, norm, None)
+            return trainer._metrics(self._seen[step], None)
         finally:
             trainer.steps = before
 
@@ -564,7 +563,8 @@ class Recovery:
                 trainer.steps = self._course.counts(self._begun)[self._course[self._begun]]
                 result = trainer._run.finish_step(agreement.committed)
                 self._done = self._begun
-                self._take(trainer._metrics(result.loss, result.gradient_norm, result))
+                given = Given(result.loss, result.gradient_norm, result.metrics)
+                self._take(trainer._metrics(given, result))
         self._begun = agreement.step
         self._done = agreement.step + 1
 
@@ -580,7 +580,7 @@ class Recovery:
             member.store.set(member.key("history"), json.dumps(history))
         if member.name in new:
             history = json.loads(member.wait("history"))
-            self._seen = [(loss, norm) for loss, norm in history["seen"]]
+            self._seen = [Given(*each) for each in history["seen"]]
             self._course.take(history["course"])
             self._done = step + 1
             self.fits.hear(history["fits"])
@@ -590,8 +590,8 @@ class Recovery:
             if len(self._seen) > step:
                 member.store.set(member.key("last"), json.dumps(self._seen[step]))
             else:
-                loss, norm = json.loads(member.wait("last"))
+                given = Given(*json.loads(member.wait("last")))
                 self._done = step
                 self._set_steps(step)
-                self._take(self._trainer_of(step)._metrics(loss, norm, None))
+                self._take(self._trainer_of(step)._metrics(given, None))
         return seeds

@@ -1,0 +1,149 @@
+"""What a model returns beside the loss comes back from a step as one device would give it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import exactness
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from test_fewer_rows import LEARNING_RATE, ROWS, rows_of, trainer_of
+from torch import Tensor, nn
+
+import medley
+from medley import _testing
+from medley.callbacks import scalars
+
+NEAR = 1e-10
+
+
+class Classifier(nn.Module):
+    """Returns scalars of three kinds, and tensors of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
+        """Returns loss, accuracy, a count, a penalty, and what each row has."""
+        hidden = x
+        for layer in self.layers:
+            hidden = torch.tanh(layer(hidden))
+        logits = self.last(hidden)
+        right = logits.argmax(-1) == labels
+        parts = {"penalty": self.last.weight.square().sum(), "entropy": -logits.softmax(-1).mean()}
+        return {
+            "loss": F.cross_entropy(logits, labels) + 0.1 * parts["penalty"],
+            "accuracy": right.to(x.dtype).mean(),
+            "right": right.sum(),
+            "parts": parts,
+            "logits": logits,
+        }
+
+
+def classifier(rows: int) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model and a batch."""
+    torch.manual_seed(0)
+    batch = {"x": torch.randn(rows, 8), "labels": torch.randint(0, 5, (rows,))}
+    return Classifier(), batch
+
+
+def plans(graph: medley.Graph) -> list[str]:
+    """Returns hand-written and drawn plans: stages, unequal micro-batches, several pipelines."""
+    names = [name for name in graph.core.stable_names() if "~" not in name]
+    cut = {"first": names[len(names) // 2]}
+    mesh = [{"mesh": {"devices": [f"a/{i}/0"]}} for i in range(4)]
+
+    def pipeline(rows: list[int], stages: list[Any]) -> dict[str, Any]:
+        return {"microbatches": [{"rows": each} for each in rows], "stages": stages}
+
+    def plan(*made: dict[str, Any]) -> str:
+        head = {"format": "medley-plan", "version": 1, "global_batch": ROWS}
+        return medley.Plan.from_dict(head | {"pipelines": list(made)}).text
+
+    return [
+        plan(pipeline([1, 3, 2], [{"mesh": {"devices": ["a/0/0", "a/1/0", "a/2/0"]}}])),
+        plan(pipeline([4, 2], [mesh[0], mesh[1] | cut])),
+        plan(
+            pipeline([3, 1], [mesh[0], mesh[1] | cut]),
+            pipeline([1, 1], [{"mesh": {"devices": ["a/2/0", "a/3/0"]}}]),
+        ),
+        *(
+            _testing.random_plan(graph.core.text(), [f"a/{i}/0" for i in range(4)], ROWS, seed)
+            for seed in range(3)
+        ),
+    ]
+
+
+_captured: list[medley.Graph] = []
+
+
+def captured(model: nn.Module, batch: dict[str, Tensor]) -> medley.Graph:
+    """Returns the graph of the classifier."""
+    if not _captured:
+        _captured.append(medley.capture(model, batch))
+    return _captured[0]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_scalars_are_those_of_one_device(number: int) -> None:
+    with exactness.double_precision():
+        model, batch = classifier(ROWS)
+        graph = captured(model, batch)
+        assert graph.outputs == ["accuracy", "right", "parts.penalty", "parts.entropy"]
+        trainer = trainer_of(model, graph, plans(graph)[number])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+        for rows in (ROWS, 4, ROWS):
+            part = rows_of(batch, rows)
+            want = model(**part)
+            found = trainer.step(part)
+            optimizer.zero_grad()
+            want["loss"].backward()
+            optimizer.step()
+            wanted = {"accuracy": want["accuracy"], "right": want["right"]}
+            wanted |= {f"parts.{name}": each for name, each in want["parts"].items()}
+            assert found.loss == pytest.approx(want["loss"].item(), rel=NEAR)
+            assert found.outputs == pytest.approx(
+                {name: each.item() for name, each in wanted.items()}, rel=NEAR
+            )
+
+
+def test_scalars_of_a_tuple_have_positions_and_reach_callbacks(tmp_path: Path) -> None:
+    def loss_of(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        logits = model(x, labels)["logits"]
+        loss = F.cross_entropy(logits, labels)
+        return loss, logits, logits.square().mean(), loss.exp()
+
+    seen: list[medley.Metrics] = []
+
+    class Seen(medley.Callback):
+        def step(self, metrics: medley.Metrics) -> None:
+            seen.append(metrics)
+
+    with exactness.double_precision():
+        model, batch = classifier(ROWS)
+        with pytest.warns(UserWarning, match="output '3': it is no sum or mean over rows"):
+            graph = medley.capture(model, batch, loss=loss_of)
+        trainer = trainer_of(model, graph, plans(graph)[0])
+        trainer.fit([batch], epochs=2, output=tmp_path, callbacks=[Seen()])
+        first = loss_of(model, **batch)
+    assert seen[0].outputs == {"2": pytest.approx(first[2].item(), rel=NEAR)}
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["outputs"] for line in lines] == [dict(each.outputs) for each in seen]
+    assert scalars(seen[1])["2"] == seen[1].outputs["2"]
+
+
+def test_every_objective_returns_its_own() -> None:
+    with exactness.double_precision():
+        model, batch = classifier(ROWS)
+        graph = captured(model, batch)
+        plan = medley.Plan(plans(graph)[0])
+        objective = medley.Objective(graph, plan, medley.SGD(lr=0.1))
+        cluster = exactness.cluster(7)
+        trainer = medley.JointTrainer(model, {"one": objective}, local=True, cluster=cluster)
+        found = trainer.step("one", batch).outputs
+        assert found["right"] == model(**batch)["right"].item()
