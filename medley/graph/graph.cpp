@@ -73,6 +73,18 @@ std::vector<std::string> stable_names(const Graph& graph) {
   return names;
 }
 
+bool has_rows(const TensorType& type) {
+  return !std::ranges::all_of(type.shape, &Size::is_constant);
+}
+
+std::set<std::string> carried_inputs(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kMetric && output.name.starts_with(kCarried))
+      names.insert(output.name.substr(kCarried.size()));
+  return names;
+}
+
 std::string to_string(Phase phase) {
   switch (phase) {
     case Phase::kPrologue:

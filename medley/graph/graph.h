@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -94,8 +95,9 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-// metric: a scalar that is reported as the loss is, of graphs that evaluate. sent: of the graph of
-// a stage, to other stages, whose graphs receive it under the same name.
+// metric: a value that is reported as the loss is: a sum or mean over rows, or a tensor with the
+// rows of the batch in one dim, of which every device reports those of the whole batch. sent: of
+// the graph of a stage, to other stages, whose graphs receive it under the same name.
 enum class OutputKind : uint8_t { kLoss, kMetric, kGradient, kBuffer, kParameter, kState, kSent };
 
 struct Output {
@@ -105,6 +107,9 @@ struct Output {
   ValueId value;
   bool operator==(const Output&) const = default;
 };
+
+// A metric of this name and that of a batch input has the rows of that input in the next step.
+inline constexpr std::string_view kCarried = "carried:";
 
 struct Graph {
   std::string name;
@@ -135,6 +140,10 @@ std::vector<std::string> stable_names(const Graph& graph);
 
 // Returns the op's name without namespace and overload: "mm" of "aten.mm.default".
 std::string_view short_name(const Op& op);
+// Whether a type has the rows of the batch in a dim.
+bool has_rows(const TensorType& type);
+// The names of batch inputs that a metric of the graph gives for the next step.
+std::set<std::string> carried_inputs(const Graph& graph);
 std::string to_string(Phase phase);      // "forward"
 std::string to_string(InputKind kind);   // "parameter"
 std::string to_string(OutputKind kind);  // "gradient"

@@ -151,7 +151,12 @@ class Verifier {
     }
     if (output.kind == OutputKind::kMetric) {
       if (output.name.empty()) fail(place, "must have a name");
-      if (!is_floating(type.dtype) || !type.shape.empty()) fail(place, "must be a floating scalar");
+      if (!is_floating(type.dtype) && !has_rows(type))
+        fail(place, "must be floating, or have the rows of the batch");
+      size_t symbols = 0;
+      for (const Size& size : type.shape) symbols += size.symbols.size();
+      if (symbols > 1) fail(place, "must have the rows of the batch in one dim at most");
+      check_carried(output.name, type, place);
       measures_ = true;
       return;
     }
@@ -165,6 +170,14 @@ class Verifier {
       fail(place, fmt::format("there is no such {}", to_string(input_of(output.kind))));
     if (graph_.values[at(input->second)].type != type)
       fail(place, fmt::format("must have the type of the {}", to_string(input_of(output.kind))));
+  }
+
+  void check_carried(std::string_view name, const TensorType& type, const std::string& place) {
+    if (!name.starts_with(kCarried)) return;
+    const auto input = inputs_.find({InputKind::kBatch, name.substr(kCarried.size())});
+    if (input != inputs_.end() && graph_.values[at(input->second)].type != type)
+      fail(place, "must have the type of the batch input");
+    if (!has_rows(type)) fail(place, "must have the rows of the batch");
   }
 
   static InputKind input_of(OutputKind kind) {

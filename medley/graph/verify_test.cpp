@@ -115,10 +115,24 @@ TEST(Verify, Metrics) {
               g.outputs.push_back({OutputKind::kMetric, "", 3});
             }),
             "graph \"g\": output metric \"\": must have a name");
+  EXPECT_EQ(fault([](Graph& g) { g.outputs.push_back({OutputKind::kMetric, "rows", 2}); }), "none");
+  EXPECT_EQ(
+      fault([](Graph& g) {
+        g.values[2].type.shape[1] = Size::of(0);
+        g.outputs.push_back({OutputKind::kMetric, "pairs", 2});
+      }),
+      "graph \"g\": output metric \"pairs\": must have the rows of the batch in one dim at most");
+}
+
+TEST(Verify, WhatIsCarriedHasTheTypeOfItsInput) {
   EXPECT_EQ(fault([](Graph& g) {
-              g.outputs.push_back({OutputKind::kMetric, "accuracy", 2});
+              g.outputs.push_back({OutputKind::kMetric, "carried:x", 2});
             }),
-            "graph \"g\": output metric \"accuracy\": must be a floating scalar");
+            "none");
+  EXPECT_EQ(fault([](Graph& g) {
+              g.outputs.push_back({OutputKind::kMetric, "carried:x", 3});
+            }),
+            "graph \"g\": output metric \"carried:x\": must have the type of the batch input");
 }
 
 // The graph of a stage that others follow: its last values are sent, and the loss is theirs.

@@ -11,6 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/plan/plan.h"
+#include "medley/program/symbols.h"
 #include "medley/schedule/schedules.h"
 
 namespace medley {
@@ -165,12 +166,13 @@ DType wire_between(const DecidedStage& from, const DecidedStage& to) {
 }
 
 // The sums over stages: of the norm, of the loss and of metrics.
-void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
-  if (stages.size() == 1) return;
+void connect_sums(const std::vector<DecidedStage>& stages,
+                  int64_t global_batch,
+                  std::vector<Connections>& all) {
   std::vector<int> with_gradients, devices;
   std::vector<DType> bf16_as;
   DType loss = DType::kF32;
-  std::map<std::string, DType> metrics;
+  std::map<std::string, TensorType> types;
   for (const DecidedStage& stage : stages) {
     const Prepared& prepared = *stage.completed.prepared;
     devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
@@ -179,24 +181,40 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
     for (const Output& output : prepared.graph.outputs) {
       if (output.kind == OutputKind::kLoss) loss = type_of(prepared.graph, output.value).dtype;
       if (output.kind == OutputKind::kMetric)
-        metrics[output.name] = type_of(prepared.graph, output.value).dtype;
+        types[output.name] = type_of(prepared.graph, output.value);
     }
     bf16_as.insert(bf16_as.end(), stage.bf16_as.begin(), stage.bf16_as.end());
     if (stage.bf16_as.empty()) bf16_as.push_back(DType::kBF16);
   }
   const DType wire = wire_type(bf16_as);
   loss = replace_bf16(loss, wire);
-  for (auto& [name, type] : metrics) type = replace_bf16(type, wire);
+  for (auto& [name, type] : types) type = summed_type(name, type, wire, global_batch);
   for (size_t s = 0; s < stages.size(); ++s) {
+    all[s].metrics = types;
+    if (stages.size() == 1) return;
     all[s].all_devices = devices;
     all[s].loss = loss;
-    all[s].metrics = metrics;
     all[s].wire = wire;
     if (stages[s].completed.prepared->gradient_norm != kNone) all[s].norm_devices = with_gradients;
   }
 }
 
 }  // namespace
+
+TensorType summed_type(const std::string& name,
+                       const TensorType& type,
+                       DType wire,
+                       int64_t global_batch) {
+  TensorType summed = replace_bf16(type, wire);
+  if (!has_rows(type)) return summed;
+  const Size rows = name.starts_with(kCarried) ? Size(global_batch) : SymbolTable::batch();
+  for (Size& size : summed.shape)
+    if (!size.is_constant()) size = rows * Size(size.coefficient);
+  // Process groups have no sums of these.
+  if (summed.dtype == DType::kBool) summed.dtype = DType::kU8;
+  if (summed.dtype == DType::kI16) summed.dtype = DType::kI32;
+  return summed;
+}
 
 std::vector<int> counts_in_flight(const Pipeline& pipeline) {
   const int stages = static_cast<int>(pipeline.stages.size());
@@ -287,7 +305,7 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const 
                              std::span(all).subspan(first, count));
     first += count;
   }
-  connect_sums(stages, all);
+  connect_sums(stages, plan.global_batch, all);
   if (plan.pipelines.size() > 1) connect_weights(stages, all);
   return all;
 }

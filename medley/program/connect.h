@@ -62,6 +62,13 @@ struct SummedWeight {
   bool counts = false;       // the first stage of a pipeline that reads it adds its own
 };
 
+// The type in which devices sum a metric, in the symbols of a SymbolTable. Of a tensor of rows it
+// has those of the global batch; of one that is carried, as many as the plan says.
+TensorType summed_type(const std::string& name,
+                       const TensorType& type,
+                       DType wire,
+                       int64_t global_batch);
+
 // What a stage has to know of the others.
 struct Connections {
   std::vector<std::pair<ValueId, Crossing>> receives;  // in the order in which they are sent
@@ -69,7 +76,7 @@ struct Connections {
   std::vector<int> norm_devices;  // of all stages that have gradients; empty: it has the only ones
   std::vector<int> all_devices;   // of all stages; empty: there is one
   DType loss = DType::kF32;
-  std::map<std::string, DType> metrics;         // of all stages
+  std::map<std::string, TensorType> metrics;    // of all stages, as devices sum them
   DType wire = DType::kBF16;                    // what is bf16 is exchanged by all stages as this
   std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
   // In the order in which they are posted: of gradients, and of new values behind all updates of

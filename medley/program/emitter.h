@@ -74,6 +74,19 @@ class Emitter {
                           const std::string& what,
                           const std::vector<int>& devices);
 
+  // Returns what this device has of a value with rows, among zeros of all rows: a partial sum over
+  // all devices, of the micro-batch. `type`: that of the sum.
+  ValueId place_rows(ValueId value, const TensorType& type);
+  // Returns its sum over devices; those that have none add zeros.
+  ValueId sum_rows(std::optional<ValueId> local,
+                   const TensorType& type,
+                   const std::string& what,
+                   const std::vector<int>& devices);
+  // Makes a batch input known whose rows a buffer has; returns the local value of the buffer.
+  ValueId add_carried_input(const Input& input, const std::string& buffer, const TensorType& type);
+  // Another type of a local value; itself if it is of that one.
+  ValueId cast(ValueId local, DType dtype);
+
   // Gradients and new values of parameters that other stages have, too, and what this one updates
   // of them. Requires: `connections` outlives this.
   void expect_relays(const Connections& connections);
@@ -198,8 +211,14 @@ class Emitter {
   };
   ValueId shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type);
   Piece piece_of_one(const State& state);
-  // Another type of a local value; itself if it is of that one.
-  ValueId cast(ValueId local, DType dtype);
+  ValueId all_reduce_over(ValueId own, const std::string& what, const std::vector<int>& devices);
+  // The place of the batch among the factors of a value, and of the rows here in the whole batch.
+  struct Rows {
+    int position;
+    State state;  // cut by rows only
+    Piece piece;
+  };
+  Rows rows_of(ValueId value, const Size& all);
   // As devices exchange what they have, where `wire` stands for bf16.
   ValueId on_wire(ValueId local, DType wire);
   DType wire() const { return wire_type(stage.bf16_as); }  // within the stage

@@ -193,12 +193,18 @@ ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
                  {type.shape, 0.0, type.dtype, NoneArgument{}, NoneArgument{}, NoneArgument{}}),
         {type})[0];
   }
+  return all_reduce_over(own, what + " over stages", devices);
+}
+
+ValueId Emitter::all_reduce_over(ValueId own,
+                                 const std::string& what,
+                                 const std::vector<int>& devices) {
   Communication communication;
   communication.kind = CommunicationKind::kAllReduce;
-  communication.name = "all_reduce " + what + " over stages";
+  communication.name = "all_reduce " + what;
   communication.devices = devices;
   communication.inputs = {own};
-  const ValueId sum = add_local_value(type, Lifetime::kStep);
+  const ValueId sum = add_local_value(stage.graph.values[at(own)].type, Lifetime::kStep);
   communication.outputs = {sum};
   const int id = static_cast<int>(stage.communications.size());
   stage.communications.push_back(std::move(communication));

@@ -123,14 +123,11 @@ class Preparer {
   // Returns the sum for the operand of a kStepSum.
   const Summed& sum_of(const Op& op) const { return sums_.at(operands(op)[0]); }
 
-  static bool has_rows(const TensorType& type) {
-    return !std::ranges::all_of(type.shape, &Size::is_constant);
-  }
-
   void find_sums() {
+    const std::set<std::string> carried = carried_inputs(source_);
     for (const Input& input : source_.inputs)
-      if (input.kind == InputKind::kBatch || input.kind == InputKind::kScalar ||
-          input.kind == InputKind::kBuffer)
+      if ((input.kind == InputKind::kBatch && !carried.contains(input.name)) ||
+          input.kind == InputKind::kScalar || input.kind == InputKind::kBuffer)
         known_inputs_.insert(input.value);
     for (const Op& op : source_.ops) {
       // A stage may have the backward op of a mean only.

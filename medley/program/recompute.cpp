@@ -12,11 +12,6 @@
 namespace medley {
 namespace {
 
-bool has_rows(const TensorType& type) {
-  return std::any_of(
-      type.shape.begin(), type.shape.end(), [](const Size& size) { return !size.is_constant(); });
-}
-
 // A value with rows that a forward op makes, with all views of it: from position `made` to the last
 // forward op that reads it.
 struct Span {

@@ -307,7 +307,12 @@ class SumVerifier {
     }
   }
 
-  // Shapes are fixed: a number, or one for each class.
+  // Whether it is the same for all devices and micro-batches.
+  static bool is_fixed(const Size& size) {
+    return size.is_constant() || size.symbols == SymbolTable::batch().symbols;
+  }
+
+  // Shapes are fixed: a number, one for each class, or the rows of the global batch.
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
     const LoweredStage& stage = program_.stages[s];
@@ -317,7 +322,7 @@ class SumVerifier {
                    to_string(sum.kind));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
-        expect_program(std::ranges::all_of(type_of(stage.graph, value).shape, &Size::is_constant),
+        expect_program(std::ranges::all_of(type_of(stage.graph, value).shape, is_fixed),
                        place_of(s, sum),
                        "value {}: expected a fixed shape",
                        value);

@@ -42,6 +42,11 @@ class RowAnalysis {
       const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
                        output.kind == OutputKind::kGradient;
       if (is_zero(output.value)) continue;
+      if (output.kind == OutputKind::kMetric && has_rows(output.value)) {
+        if (states_[at(output.value)] != batch_state(output.value))
+          return "rows meet in output " + output.name;
+        continue;
+      }
       const Repair repair = repair_to(output.value, sum ? partial_sum() : replicated());
       if (repair == Repair::kImpossible || (repair != Repair::kNone && !may_repair_))
         return "rows meet in output " + output.name;
@@ -56,12 +61,14 @@ class RowAnalysis {
  private:
   void mark_inputs() {
     std::set<std::string> changing;
+    const std::set<std::string> carried = carried_inputs(graph_);
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kBuffer) changing.insert(output.name);
     for (const Input& input : graph_.inputs) {
       states_[at(input.value)] = batch_state(input.value);
       known_[at(input.value)] =
-          input.kind == InputKind::kBatch || input.kind == InputKind::kScalar ||
+          (input.kind == InputKind::kBatch && !carried.contains(input.name)) ||
+          input.kind == InputKind::kScalar ||
           (input.kind == InputKind::kBuffer && !changing.contains(input.name));
     }
   }

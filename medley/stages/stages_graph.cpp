@@ -30,7 +30,9 @@ class StageExtractor {
             add_input(to(), InputKind::kReceived, transfer.name, type_of(graph_, transfer.value)));
     for (OpId id : partition_.ops[at(stage_)]) add(id);
     for (const Output& output : graph_.outputs)
-      if (output.kind == OutputKind::kBuffer ? holds(output.name) : is_made(output.value))
+      if (output.kind == OutputKind::kBuffer   ? holds(output.name)
+          : output.kind == OutputKind::kMetric ? reports(output.value)
+                                               : is_made(output.value))
         to().outputs.push_back({output.kind, output.name, local_[at(output.value)]});
     for (const Transfer& transfer : partition_.transfers)
       if (transfer.from == stage_)
@@ -50,6 +52,16 @@ class StageExtractor {
         });
   }
 
+  // Whether the stage is the first that has a metric, which several may make.
+  bool reports(ValueId value) const {
+    const OpId producer = graph_.values[at(value)].producer;
+    if (producer == kNone) return stage_ == 0;
+    const auto has = [&](const std::vector<OpId>& ops) {
+      return std::ranges::binary_search(ops, producer);
+    };
+    return std::ranges::find_if(partition_.ops, has) - partition_.ops.begin() == stage_;
+  }
+
   // Inputs that ops of the stage read, or whose new value or gradient it has.
   void mark_inputs() {
     wanted_.assign(graph_.values.size(), false);
@@ -62,6 +74,9 @@ class StageExtractor {
     }
     for (const Output& output : graph_.outputs) {
       const bool buffer = output.kind == OutputKind::kBuffer;
+      if (output.kind == OutputKind::kMetric && reports(output.value) &&
+          graph_.values[at(output.value)].producer == kNone)
+        wanted_[at(output.value)] = true;
       if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
           !(buffer ? holds(output.name) : made[at(output.value)]))
         continue;

@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kCheapFlopsPerByte = 16;
 
-bool has_rows(const TensorType& type) {
-  return std::any_of(
-      type.shape.begin(), type.shape.end(), [](const Size& size) { return !size.is_constant(); });
-}
-
 class Placer {
  public:
   explicit Placer(const Graph& graph)

@@ -335,14 +335,19 @@ void Run::set_scalars(const std::vector<std::vector<double>>& scalars, int64_t s
 }
 
 // All stages have the same, or nothing.
-double Run::read_scalar(const std::function<ValueId(const LoweredStage&)>& value) {
+at::Tensor Run::read_reported(const std::function<ValueId(const LoweredStage&)>& value) {
   for (int i = 0; i < devices().size(); ++i) {
     const ValueId found = value(stage_of(i));
     if (found == kNone) continue;
     const at::Tensor tensor = to_tensor(devices().interpreter(i).read(found));
-    if (tensor.defined()) return tensor.item().toDouble();
+    if (tensor.defined()) return tensor;
   }
-  return 0;
+  return {};
+}
+
+double Run::read_scalar(const std::function<ValueId(const LoweredStage&)>& value) {
+  const at::Tensor tensor = read_reported(value);
+  return tensor.defined() ? tensor.item().toDouble() : 0;
 }
 
 StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
@@ -363,8 +368,12 @@ StepResult Run::result() {
   StepResult result;
   result.loss = read_scalar(std::mem_fn(&LoweredStage::loss));
   result.gradient_norm = read_scalar(std::mem_fn(&LoweredStage::gradient_norm));
-  for (const auto& [name, value] : stage_of(0).metrics)  // all stages have all
-    result.metrics[name] = read_scalar([&](const LoweredStage& on) { return on.metrics.at(name); });
+  for (const auto& [name, value] : stage_of(0).metrics) {  // all stages have all
+    if (name.starts_with(kCarried)) continue;
+    const at::Tensor whole =
+        read_reported([&](const LoweredStage& on) { return on.metrics.at(name); });
+    result.metrics[name] = whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  }
   for (int i = 0; i < devices().size(); ++i) {
     const StepReport& report = worker_.reports()[at(i)];
     result.devices.push_back(devices().interpreter(i).device_name());
@@ -380,6 +389,7 @@ void Run::share_values(Run& other) {
     for (const Placement& placement : stage_of(i).inputs) {
       const Input& input = placement.input;
       if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer) continue;
+      if (input.name.starts_with(kCarried)) continue;  // evaluation has rows of its own
       const LoweredStage& from = other.stage_of(i);
       const auto found = std::ranges::find_if(from.inputs, [&](const Placement& each) {
         return each.input.kind == input.kind && each.input.name == input.name;

@@ -58,10 +58,10 @@ struct RunInput {  // what a run is made from, as it comes from Python
 struct StepResult {
   double loss = 0;
   double gradient_norm = 0;
-  std::map<std::string, double> metrics;
-  std::vector<std::string> devices;  // names, of this process
-  std::vector<int64_t> nanoseconds;  // that the step took on each, by the device's clock
-  std::vector<int64_t> waiting;      // of it, for communications
+  std::map<std::string, at::Tensor> metrics;  // whole, on the host
+  std::vector<std::string> devices;           // names, of this process
+  std::vector<int64_t> nanoseconds;           // that the step took on each, by the device's clock
+  std::vector<int64_t> waiting;               // of it, for communications
 };
 
 class Run {
@@ -159,6 +159,7 @@ class Run {
   void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
   // For each rule the learning rate, then the numbers behind the step (ops/update_ops.h).
   void set_scalars(const std::vector<std::vector<double>>& scalars, int64_t step);
+  at::Tensor read_reported(const std::function<ValueId(const LoweredStage&)>& value);
   double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();
 

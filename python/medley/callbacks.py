@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from medley.metrics import Metrics
+from medley.metrics import Metrics, scalars_of
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -180,4 +180,4 @@ def holds_up(devices: Mapping[str, float]) -> str:
 def scalars(metrics: Metrics) -> dict[str, float]:
     """Returns the numbers of a step, by name."""
     names = ("loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "waiting")
-    return {name: getattr(metrics, name) for name in names} | dict(metrics.outputs)
+    return {name: getattr(metrics, name) for name in names} | scalars_of(metrics.outputs)

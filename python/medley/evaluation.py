@@ -12,12 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from medley import _core, _runtime, whole_tensors
+from medley import _core, _runtime, carried, whole_tensors
 from medley.capture.batch import entries
 from medley.cluster import Cluster
 from medley.data.inputs import Inputs, StepBatch
 from medley.data.loader import UnreadBatch
 from medley.graph import Graph, capture_forward
+from medley.metrics import Given
 from medley.model_files import tensors_of
 from medley.optimizer import AdamW
 from medley.plan import Plan
@@ -66,6 +67,7 @@ class _Begun:
     run: Any
     sizes: Sizes
     inputs: Inputs
+    carried: dict[str, Tensor]  # what rows have before the first batch
     has_values: bool = False
 
 
@@ -110,17 +112,24 @@ class Evaluation:
             self.drop_values()
         return sums.means()
 
-    def add(self, sums: Sums, run: Any, batch: Any, step: int) -> None:
-        """Evaluates one batch, whose rows and means are added. One of more rows than the plan has
-        is divided into more micro-batches."""
+    def add(self, sums: Sums, run: Any, batch: Any, step: int) -> Given:
+        """Evaluates one batch, whose rows and means are added; returns what it gives. One of more
+        rows than the plan has is divided into more micro-batches."""
         with self._reading():
             times = self._times(batch)
         if times not in self._begun:
             self._begun[times] = self._begin(run, batch, times)
         begun = self._begun[times]
         if not begun.has_values:
+            if self._graph.carry and any(each.has_values for each in self._begun.values()):
+                raise ValueError(
+                    "evaluate: found batches of other sizes, expected the same number of rows in "
+                    "all, since rows carry values from batch to batch"
+                )
             self.bring()
             begun.run.share_values(run)
+            for name, value in begun.carried.items():
+                begun.run.load("buffer", name, value)
             self.fill(begun.run)
             begun.has_values = True
         own = self._job is not None and not self._is_elastic
@@ -128,7 +137,18 @@ class Evaluation:
             most = times * self._plan.global_batch
             read: StepBatch = begun.inputs.read(batch, most, begun.sizes, own)
         result = begun.run.step(read.tensors, [], step, begun.sizes.number(read))
-        sums.add(read.size.rows, {"loss": result.loss, **result.metrics})
+        found = Given.of(result, self._graph.rows)
+        sums.add(read.size.rows, {"loss": found.loss, **found.scalars})
+        return found
+
+    def outputs(self, run: Any, batch: Any, step: int, together: Together) -> dict[str, Any]:
+        """Returns what the model gives for one batch, by name."""
+        try:
+            with together("predict()"):
+                found = self.add(Sums(), run, batch, step)
+        finally:
+            self.drop_values()
+        return {"loss": found.loss, **found.outputs}
 
     def _times(self, batch: Any) -> int:
         """Returns the least power of two times the plan's rows that a batch fits in."""
@@ -178,7 +198,7 @@ class Evaluation:
             self._captured = exchange.from_any(self._captured)
         with self._reading(), in_eval_mode(self._model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-            example = self._given.longest(example)
+            example = self._with_carried(self._given.longest(example))
             forward, self._captured = capture_forward(
                 self._model, example, self._graph, self._captured
             )
@@ -188,7 +208,8 @@ class Evaluation:
         )
         if self._is_elastic:
             exchange.check()  # whoever ends all waits may have come before the run
-        types = whole_tensors.types_of(forward.core)
+        rows = times * self._plan.global_batch
+        types = carried.held_types(whole_tensors.types_of(forward.core), self._graph.carry, rows)
         known = set(run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
         self.lacking = [each for each in lacking if each in set(made.values)]
@@ -197,9 +218,14 @@ class Evaluation:
         )
         rank = None if self._job is None else self._job.rank
         inputs = self._given.of(types)
-        size = inputs.planned(times * self._plan.global_batch)
+        size = inputs.planned(rows)
         at_length = functools.partial(self._at_length, text, forward, program)
-        return _Begun(made, Sizes(made, program, size, rank, at_length), inputs)
+        sizes = Sizes(made, program, size, rank, at_length)
+        return _Begun(made, sizes, inputs, carried.zeros(types))
+
+    def _with_carried(self, example: Any) -> Any:
+        types = whole_tensors.types_of(self._graph.core)
+        return carried.with_zeros(example, types, self._graph.carry, self._given.rows(example))
 
     def _options(
         self, text: str, forward: Graph, program: _core.Program, seed: int
@@ -223,7 +249,7 @@ class Evaluation:
         self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
         with in_eval_mode(self._model):
-            forward, _ = capture_forward(self._model, example, self._graph)
+            forward, _ = capture_forward(self._model, self._with_carried(example), self._graph)
         rule = AdamW().core(forward.core)
         return program.alike(planned.core, forward.core, text, self._machines, rule)
 

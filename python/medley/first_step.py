@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medley import carried
 from medley.capture.batch import map_named
 from medley.cluster import Cluster
 from medley.data.inputs import Inputs
@@ -18,6 +19,7 @@ from medley.graph import Graph, compare, rows_of
 from medley.methods import training
 from medley.optimizer import SGD
 from medley.plan import Plan
+from medley.whole_tensors import types_of
 
 _BY_ITSELF = {"loss_over": "microbatches"}
 
@@ -54,6 +56,8 @@ class FirstStep:
         if isinstance(batch, UnreadBatch):
             example = batch.rows(range(min(4, batch.size or self._rows)))
         example = self._inputs.longest(example)
+        types, carry = types_of(self._graph.core), self._graph.carry
+        example = carried.with_zeros(example, types, carry, self._inputs.rows(example))
         graph, why = dataclasses.replace(self._graph, pictures=self._inputs.pictures), ""
         trained = {name for kind, name, *_ in graph.core.outputs if kind == "gradient"}
         if graph.unchecked:

@@ -19,7 +19,7 @@ from medley.checkpoint import Checkpoint, say
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
 from medley.data.stream import StreamLoader
-from medley.metrics import Metrics
+from medley.metrics import Metrics, scalars_of
 from medley.metrics_file import MetricsFile
 from medley.run import ends, exchange, job
 from medley.run.interrupt import Interrupt
@@ -99,6 +99,8 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
                 break
             if (batch := next(batches, None)) is None:
                 break
+            if order.per_epoch and trainer.steps % order.per_epoch == 0:
+                trainer.reset_carried()
             metrics = trainer.step(batch)
             if not math.isfinite(metrics.loss):
                 raise ValueError(
@@ -240,7 +242,8 @@ class Told:
         ):
             cursor = self._order.cursor(metrics.step)
             place = {} if cursor is None else {"epoch": cursor.epoch, "batch": cursor.batch}
-            self._file.write({**dataclasses.asdict(metrics), **place, "step": done}, first)
+            told = dataclasses.replace(metrics, outputs=scalars_of(metrics.outputs))
+            self._file.write({**dataclasses.asdict(told), **place, "step": done}, first)
         if not first:
             return
         if not self._has_begun:  # the process that was the first is lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,13 +16,13 @@ from torch import Tensor, nn
 
 from medley import _core
 from medley.ambient import is_autocast
-from medley.capture.batch import entries
+from medley.capture.batch import Beside, entries, reported
 from medley.data.pictures import Pictures, pictures_of
 from medley.data.row_dim import row_dims
 from medley.files import read_text
 from medley.methods import Loss, among, called, training
 from medley.run import exchange
-from medley.whole_tensors import types_of
+from medley.whole_tensors import CARRIED, DTYPES, types_of
 
 if TYPE_CHECKING:
     from medley.capture import Capture
@@ -38,18 +39,37 @@ class Graph:
     unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
     loss: Loss = "forward"  # what was captured of the model
     pictures: Pictures | None = None  # of the rows of a batch
+    # The outputs that inputs of the batch are in the next step, by the names of these.
+    carry: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], loss: Loss = "forward") -> Graph:
-        """Reads the text form; `loss` is the one that was captured. Raises ValueError naming the
-        line of what is wrong."""
+    def load(
+        path: str | os.PathLike[str],
+        loss: Loss = "forward",
+        carry: Mapping[str, str] | None = None,
+    ) -> Graph:
+        """Reads the text form; `loss` and `carry` are those that were captured. Raises ValueError
+        naming the line of what is wrong."""
         core = _core.Graph.parse(read_text(path), str(path))
-        return Graph(core, unchecked="it was read from a file", loss=loss)
+        return Graph(core, unchecked="it was read from a file", loss=loss, carry=carry or {})
 
     @property
     def outputs(self) -> list[str]:
         """The names of what a step returns beside the loss."""
-        return [name for kind, name, *_ in self.core.outputs if kind == "metric"]
+        return [
+            name
+            for kind, name, *_ in self.core.outputs
+            if kind == "metric" and not name.startswith(CARRIED)
+        ]
+
+    @property
+    def rows(self) -> dict[str, torch.dtype]:
+        """The dtypes of those outputs that are tensors of rows, by name."""
+        return {
+            name: DTYPES[dtype]
+            for kind, name, dtype, shape in self.core.outputs
+            if kind == "metric" and shape != "[]" and not name.startswith(CARRIED)
+        }
 
     def text(self) -> str:
         """Returns the text form, which parses back equal."""
@@ -81,14 +101,24 @@ def capture(
     loss: Loss = "forward",
     train: str | Sequence[str] | None = None,
     rows: Mapping[str, int | None] | None = None,
+    outputs: str | Sequence[str] = (),
+    carry: Mapping[str, str] | None = None,
 ) -> Graph:
     """Captures forward, loss and backward of a model.
 
     The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
     list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
     (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. Parameters
-    may be real, on the meta device or fake. Scalars that the model returns beside the loss, which
-    are sums or means over rows, come back from every step as `Metrics.outputs`.
+    may be real, on the meta device or fake.
+
+    Scalars that the model returns beside the loss, which are sums or means over rows, come back
+    from every step as `Metrics.outputs`. So do the tensors of rows that `outputs` names, a pattern
+    or several: "logits", "hidden_states.*". Every device then receives the rows of the whole
+    batch.
+
+    `carry`, {"hidden": "new_hidden"}, makes an output, detached, an input of the next step, as
+    truncated backpropagation through time does. Batches of the trainer lack the input; the first
+    step reads zeros.
 
     The number of rows is the only size that may differ later. Rows are dim 0 of the tensors, or
     the one other way that the model runs with: dim 1 of all tensors [time, rows], or of positions
@@ -140,20 +170,24 @@ def capture(
         called_as = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
         graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
         with training(model, None if train is None else among(train)):
+            beside = functools.partial(reported, is_wanted=among(outputs), carry=carry or {})
             captured = capture_full(
                 view,
                 example_batch,
                 graph_name,
                 check,
                 autocast,
-                measures=True,
+                beside,
                 rows=rows,
                 pictures=pictures,
             )
             captured = dataclasses.replace(captured, text=_separable(captured.text))
+            _require(outputs, carry or {}, captured.text)
             if check is not False:
                 core, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
-                graph = Graph(core, captured.constants, autocast, pictures=pictures)
+                graph = Graph(
+                    core, captured.constants, autocast, pictures=pictures, carry=carry or {}
+                )
                 unchecked.append(compare(graph, view, example_batch, check is True))
         return captured
 
@@ -167,22 +201,22 @@ def capture(
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants, autocast, "".join(unchecked), loss, pictures)
+    return Graph(core, constants, autocast, "".join(unchecked), loss, pictures, dict(carry or {}))
 
 
 def _separable(text: str) -> str:
     """Returns the text of a graph without the scalars that are no sum over rows where the loss is
     one: they would be of one micro-batch each. Warns of them."""
 
-    def why_not(names: Sequence[str]) -> str:
+    def why_not(names: Collection[str]) -> str:
         core = _core.Graph.parse(_with_outputs(text, names), "<capture>").run_passes()[0]
         return str(_core.row_coupling(core))
 
-    core = _core.Graph.parse(text, "<capture>")
-    names = Graph(core).outputs
-    if not names or not why_not(names) or why_not([]):
+    graph = Graph(_core.Graph.parse(text, "<capture>"))
+    names, asked = graph.outputs, graph.rows
+    if len(names) == len(asked) or not why_not(names) or why_not(asked):
         return text
-    refused = {name: why for name in names if (why := why_not([name]))}
+    refused = {name: why for name in names if (why := why_not([*asked, name]))}
     for name, why in refused.items():
         warnings.warn(
             f"a step does not return the output {name!r}: it is no sum or mean over rows ({why}); "
@@ -192,9 +226,42 @@ def _separable(text: str) -> str:
     return _with_outputs(text, [name for name in names if name not in refused])
 
 
+def _require(outputs: str | Sequence[str], carry: Mapping[str, str], text: str) -> None:
+    """Raises CaptureError for a pattern of outputs that the graph has none of, and for what is
+    carried to no input of its type."""
+    from medley.capture import CaptureError
+
+    core = _core.Graph.parse(text, "<capture>")
+    names = Graph(core).outputs
+    inputs = {name: rest for kind, name, *rest in core.inputs if kind == "batch"}
+    for _, name, *type_ in core.outputs:
+        if not name.startswith(CARRIED):
+            continue
+        given = name.removeprefix(CARRIED)
+        dtype, shape = inputs.get(given, ("no such input", ""))
+        if [dtype, shape] != type_ or "b" not in shape.strip("[]").split(", "):
+            raise CaptureError(
+                f"carry: {given!r}: found an input of the batch that is {dtype}{shape} and the "
+                f"output {carry[given]!r} that is {''.join(type_)}, expected one type, with the "
+                "rows of the batch as one dim"
+            )
+    for pattern in [outputs] if isinstance(outputs, str) else outputs:
+        if not any(map(among(pattern), names)):
+            raise CaptureError(
+                f"outputs: found {pattern!r}, expected the name of a tensor that the model returns "
+                "beside the loss: a key of a dict, a field, a position in a tuple"
+            )
+
+
+def _beside(graph: Graph) -> Beside:
+    """Returns what gives the outputs of a captured graph."""
+    return functools.partial(reported, is_wanted=graph.rows.__contains__, carry=graph.carry)
+
+
 def _with_outputs(text: str, names: Collection[str]) -> str:
     """Returns the text of a graph without the metrics that have other names."""
     kept = tuple(f"output metric {_core.quote(name)} " for name in names)
+    kept += (f'output metric "{CARRIED}',)
     return "".join(
         line
         for line in text.splitlines(keepends=True)
@@ -229,6 +296,7 @@ def compare(
                     must,
                     rows_of(graph, example_batch),
                     graph.pictures,
+                    graph.carry,
                 )
                 break
             except CaptureError as error:
@@ -247,20 +315,26 @@ def rows_of(graph: Graph, example_batch: Any) -> dict[str, int | None]:
 
 
 def capture_forward(
-    model: nn.Module, example_batch: Any, planned: Graph, known: bytes = b""
+    model: nn.Module, example_batch: Any, trained: Graph, known: bytes = b""
 ) -> tuple[Graph, bytes]:
-    """Captures what a model computes of a batch as it is, without gradients: the loss, and as
-    metrics all scalars beside it. Rows and types are those of the `planned` graph. In a job the
-    first process captures for all, or gives them what was captured before, which is returned, too,
-    and `known` there."""
-    autocast, rows = planned.autocast, rows_of(planned, example_batch)
+    """Captures what a model computes of a batch as it is, without gradients: the loss, all scalars
+    beside it, and the rows that a step of `trained` returns, whose dims and types they have. In a
+    job the first process captures for all, or gives them what was captured before, which is
+    returned, too, and `known` there."""
+    rows = rows_of(trained, example_batch)
     parcel = _captured_by_first(
-        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True, rows=rows),
+        lambda: _capture_full(
+            model,
+            example_batch,
+            autocast=trained.autocast,
+            beside=_beside(trained),
+            rows=rows,
+        ),
         known,
     )
     text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
-    return Graph(core, constants, autocast), parcel
+    return Graph(core, constants, trained.autocast, carry=trained.carry), parcel
 
 
 def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
@@ -274,7 +348,7 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
                 model,
                 example_batch,
                 autocast=planned.autocast,
-                measures=True,
+                beside=_beside(planned),
                 rows=rows_of(planned, example_batch),
                 pictures=planned.pictures,
             )

@@ -16,7 +16,7 @@ from medley import _core, checkpoint, whole_tensors
 from medley.checkpoint import Checkpoint, Part, Saving, Wanted
 from medley.cluster import Cluster
 from medley.cursor import Cursor
-from medley.graph import Graph
+from medley.graph import Graph, as_graph
 from medley.joint_job import JointJob
 from medley.lengths import Lengths
 from medley.metrics import Metrics
@@ -28,6 +28,7 @@ from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.shared_state import SharedState, Value, shared_values
 from medley.trainer import Trainer
+from medley.whole_tensors import CARRIED
 
 Made = TypeVar("Made")
 _KIND = "joint"  # of the optimizer, in a checkpoint
@@ -67,6 +68,7 @@ class JointTrainer:
         keep_gradients: bool = True,
     ) -> None:
         _check_names(objectives)
+        _check_carried(objectives)
         self._model = model
         plans = {
             name: each.plan if isinstance(each.plan, Plan) else Plan.load(each.plan)
@@ -145,6 +147,14 @@ class JointTrainer:
         """Ends the run on all devices; returns its first cause, which may be another's."""
         return self._first.fail(cause)
 
+    def predict(self, objective: str, batch: Any) -> dict[str, Any]:
+        """Returns what the model gives for one batch of an objective, as `Trainer.predict` does."""
+        return self._of(objective).predict(batch)
+
+    def reset_carried(self, objective: str, values: Mapping[str, Tensor] | None = None) -> None:
+        """Lets the next step of an objective begin anew, as `Trainer.reset_carried` does."""
+        self._of(objective).reset_carried(values)
+
     def finish(self) -> None:
         """Tells the other devices that this one has nothing more to do; completes what is being
         saved first."""
@@ -164,7 +174,8 @@ class JointTrainer:
 
     def buffers(self) -> dict[str, Tensor]:
         """Returns copies of the buffers that an objective uses. In a job all processes call it."""
-        return self._first.together(lambda: self._read("buffer"))
+        found = self._first.together(lambda: self._read("buffer"))
+        return {name: value for name, value in found.items() if not name.startswith(CARRIED)}
 
     def gradients(self, objective: str) -> dict[str, Tensor]:
         """Returns the gradients of the last step of an objective by name, before clipping."""
@@ -451,6 +462,17 @@ def _check_names(objectives: Mapping[str, Objective]) -> None:
                 f"JointTrainer: found the objective {name!r}, expected a name of letters, digits, "
                 "_ and -"
             )
+
+
+def _check_carried(objectives: Mapping[str, Objective]) -> None:
+    seen: dict[str, str] = {}
+    for name, objective in objectives.items():
+        for given in as_graph(objective.graph).carry:
+            if (other := seen.setdefault(given, name)) != name:
+                raise ValueError(
+                    f"JointTrainer: found the objectives {other!r} and {name!r} that carry "
+                    f"{given!r}, expected other names of inputs"
+                )
 
 
 def _hash_of_all(texts: Iterable[str]) -> str:

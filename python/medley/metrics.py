@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from medley import _core
 from medley.cluster import Cluster
 
@@ -22,8 +25,9 @@ class Metrics:
     tokens_per_second: float  # rows per second where the batch has no token ids
     waiting: float  # mean share of the step in which the devices of this process waited for others
     devices: Mapping[str, float]  # this share by device of this process
-    # Scalars that the model returned beside the loss, over the global batch.
-    outputs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # Of the global batch, by name: the scalars that the model returned beside the loss, and the
+    # tensors of rows that `capture(..., outputs=...)` names.
+    outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Given(NamedTuple):
@@ -31,12 +35,31 @@ class Given(NamedTuple):
 
     loss: float
     grad_norm: float
-    outputs: Mapping[str, float]
+    outputs: Mapping[str, Any]
+
+    @staticmethod
+    def of(result: Any, rows: Mapping[str, torch.dtype]) -> Given:
+        """Returns what a step of a run gave; `rows`: the dtypes of tensors of rows by name."""
+        outputs = {
+            name: value.to(rows[name]) if name in rows else value.item()
+            for name, value in result.metrics.items()
+        }
+        return Given(result.loss, result.gradient_norm, outputs)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The outputs that are no tensors."""
+        return scalars_of(self.outputs)
 
 
-def given_by(metrics: Metrics) -> Given:
-    """Returns what the graph gave in the step of these."""
-    return Given(metrics.loss, metrics.grad_norm, dict(metrics.outputs))
+def scalars_of(outputs: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the outputs that are no tensors."""
+    return {name: value for name, value in outputs.items() if not isinstance(value, Tensor)}
+
+
+def told_by(metrics: Metrics) -> Given:
+    """Returns what other processes are told of a step: no tensors."""
+    return Given(metrics.loss, metrics.grad_norm, scalars_of(metrics.outputs))
 
 
 def seconds_of(result: Any) -> float:

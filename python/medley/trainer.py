@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from medley import _core, _runtime, checkpoint, whole_tensors
+from medley import _core, _runtime, carried, checkpoint, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
+from medley.capture.batch import entries
 from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
-from medley.drift import comparable, expected_nanoseconds, report_drift
+from medley.data.loader import UnreadBatch
 from medley.data.pictures import pictures_in
+from medley.drift import comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text
 from medley.first_step import FirstStep
@@ -38,7 +40,7 @@ from medley.schedules import schedule_text
 from medley.sizes import Sizes
 from medley.trainer_records import Records
 from medley.trainer_tensors import WholeTensors
-from medley.whole_tensors import CONSTANT
+from medley.whole_tensors import CARRIED, CONSTANT
 
 if TYPE_CHECKING:
     from medley.callbacks import Callback
@@ -88,7 +90,11 @@ class Trainer(WholeTensors, Records):
             "keep_gradients": keep_gradients,
             "trace": trace or profile is not None,
         }
-        self._types = whole_tensors.types_of(self._graph.core)
+        self._types = carried.held_types(
+            whole_tensors.types_of(self._graph.core), self._graph.carry, self.plan.global_batch
+        )
+        self._resets = {}
+        self._rows = self._graph.rows
         self._sizes: Sizes | None = None
         self._took = stragglers.Stopwatch()
         self._drift = None
@@ -280,7 +286,18 @@ class Trainer(WholeTensors, Records):
             ),
         )
 
+    def predict(self, batch: Any) -> dict[str, Any]:
+        """Returns what the model gives for one batch in eval mode: "loss", the scalars beside it,
+        and the rows that `capture(..., outputs=...)` names, in all processes.
+
+        Takes the batches of `evaluate`, but not in an elastic run.
+        """
+        if self._recovery is not None:
+            raise ValueError("predict(): found an elastic run, expected one without --elastic")
+        return self._evaluation.outputs(self._run, batch, self.steps, self._together)
+
     def _step(self, batch: StepBatch) -> Metrics:
+        self._reset()
         size = self._sizes_now().number(batch)
         scalars = self.optimizer.scalars(self.steps)
         with self._took.running():
@@ -289,8 +306,7 @@ class Trainer(WholeTensors, Records):
             if self._drift is not None:
                 self._drift.add(self._run)
             self._took.add(result.nanoseconds[0] - result.waiting[0])
-        given = Given(result.loss, result.gradient_norm, result.metrics)
-        return self._metrics(given, result, batch.size)
+        return self._metrics(Given.of(result, self._rows), result, batch.size)
 
     def _metrics(self, given: Given, result: Any, size: Size | None = None) -> Metrics:
         """Returns those of the step that is made now; `result`: of this process, if it has one."""
@@ -311,7 +327,16 @@ class Trainer(WholeTensors, Records):
     def _tensors(self, batch: Any) -> StepBatch:
         whole = self._recovery is not None
         own = self._job is not None and not whole
+        self._require_without_carried(batch)
         return self._inputs.read(batch, self.plan.global_batch, self._sizes_now(), own, whole)
+
+    def _require_without_carried(self, batch: Any) -> None:
+        if self._graph.carry and not isinstance(batch, UnreadBatch):
+            for name in self._graph.carry.keys() & entries(batch).keys():
+                raise ValueError(
+                    f"batch[{name!r}]: found a value, expected none: it is carried from step to "
+                    "step; reset_carried() gives it values"
+                )
 
     def _sizes_now(self) -> Sizes:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch
@@ -331,6 +356,8 @@ class Trainer(WholeTensors, Records):
     def _at_length(self, length: int, example: Any) -> _core.Program:
         """Returns the program for sequences of this length, as a model that is captured with them
         has it."""
+        types, carry = whole_tensors.types_of(self._graph.core), self._graph.carry
+        example = carried.with_zeros(example, types, carry, self._inputs.rows(example))
         graph = capture_alike(self._model, example, self._graph, length)
         rule = self.optimizer.core(graph.core, self._recovery is not None)
         try:
@@ -453,6 +480,7 @@ class Trainer(WholeTensors, Records):
             "cluster": self.plan.to_dict().get("cluster_hash", ""),
             "versions": checkpoint.versions(),
         }
+        self._reset()
         with self._together("save()"):
             error: str = self._saver.begin(folder, state, saving, not wait)
             return error or (self._saver.wait() if wait else "")
@@ -515,6 +543,7 @@ class Trainer(WholeTensors, Records):
         path, step, rows, data = told
         found = Checkpoint(path, step, rows, None if data is None else Cursor(*data))
         self.steps = 0 if parameters_only else found.step
+        self._resets.clear()
         if self._recovery is not None:
             self._recovery.begin_at([self.steps], found.path, not made)
         return found
@@ -564,7 +593,7 @@ class Trainer(WholeTensors, Records):
                 return
             with self._together(what):
                 tensors = self._read_kind("parameter", among) | self._read_kind("buffer")
-                own = {n: each for n, each in tensors.items() if not n.startswith(CONSTANT)}
+                own = {n: t for n, t in tensors.items() if not n.startswith((CONSTANT, CARRIED))}
 
                 def first() -> bytes:
                     write(own)
@@ -589,6 +618,7 @@ class Trainer(WholeTensors, Records):
     def _load_model(self, folder: str | os.PathLike[str]) -> None:
         with self._together("load_model()"):
             self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
+        self._resets.clear()
 
     def _go_on_after(self, read: Callable[[], int]) -> None:
         """Takes what no checkpoint of this run has; `read` does, and returns after how many steps

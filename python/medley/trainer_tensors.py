@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
-from medley import whole_tensors
+from medley import carried, whole_tensors
 from medley.run.kept import AVERAGE, averages_of, loss_scale_of
 from medley.shapes import sizes_of
-from medley.whole_tensors import CONSTANT
+from medley.whole_tensors import CARRIED, CONSTANT
 
 if TYPE_CHECKING:
     from medley.graph import Graph
@@ -31,6 +31,7 @@ class WholeTensors:
     _run: Any
     _job: Job | None
     _types: whole_tensors.Types
+    _resets: dict[int, dict[str, Tensor]]  # by the step that begins with these values
 
     if TYPE_CHECKING:
 
@@ -46,7 +47,8 @@ class WholeTensors:
     def buffers(self) -> dict[str, Tensor]:
         """Returns copies of the buffers that the graph uses. In a job all processes call it."""
         found = self._read_all("buffer")
-        return {name: value for name, value in found.items() if not name.startswith(CONSTANT)}
+        apart = (CONSTANT, CARRIED)
+        return {name: value for name, value in found.items() if not name.startswith(apart)}
 
     def gradients(self) -> dict[str, Tensor]:
         """Returns the gradients of the last step by name, before clipping."""
@@ -78,7 +80,33 @@ class WholeTensors:
         )
 
     def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
-        whole_tensors.start(self._run, self._job, self._types, self._graph.constants, read)
+        constants = {**self._graph.constants, **carried.zeros(self._types)}
+        whole_tensors.start(self._run, self._job, self._types, constants, read)
+
+    # --- what rows carry from step to step ---
+
+    def carried(self) -> dict[str, Tensor]:
+        """Returns copies of what the next step reads of the last one, by the names of the inputs
+        (`carry` of `capture`). In a job all processes call it."""
+        self._reset()
+        names = [f"{CARRIED}{name}" for name in self._graph.carry]
+        found = self.together(lambda: self._read_kind("buffer", names))
+        return {name.removeprefix(CARRIED): value for name, value in found.items()}
+
+    def reset_carried(self, values: Mapping[str, Tensor] | None = None) -> None:
+        """Lets the next step begin with zeros in place of what the last one has left, or with
+        these values of the whole batch. In a job all processes call it."""
+        if self._graph.carry or values:
+            self._resets[self.steps] = carried.checked(values or {}, self._types)
+
+    def _reset(self) -> None:
+        """Gives the next step what it is to begin with, before that is read."""
+        if self._run is None or self.steps not in self._resets:
+            return
+        held = set(self._run.values)
+        for name, value in self._resets[self.steps].items():
+            if ("buffer", name) in held:
+                self._run.load("buffer", name, value)
 
     # --- the state of an optimizer of PyTorch ---
 

@@ -16,6 +16,7 @@ from medley.run.job import Job
 from medley.shapes import sizes_of
 
 CONSTANT = "constant:"  # begins the names of what no module has
+CARRIED = "carried:"  # begins the names of what an input of the batch is in the next step
 DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,

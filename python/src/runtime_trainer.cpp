@@ -181,7 +181,7 @@ void init_runtime_trainer(nb::module_& m) {
       m, "StepResult", "What a step gives: the loss, the norm of the gradient, and times.")
       .def_ro("loss", &medley::StepResult::loss)
       .def_ro("gradient_norm", &medley::StepResult::gradient_norm)
-      .def_ro("metrics", &medley::StepResult::metrics, "By name, of a program that evaluates.")
+      .def_ro("metrics", &medley::StepResult::metrics, "By name, of the whole batch.")
       .def_ro("devices", &medley::StepResult::devices, "Names of the devices of this process.")
       .def_ro(
           "nanoseconds", &medley::StepResult::nanoseconds, "That the step took on each of them.")

@@ -42,6 +42,7 @@ class Classifier(nn.Module):
             "right": right.sum(),
             "parts": parts,
             "logits": logits,
+            "hidden": (hidden.unflatten(1, (2, 4)).transpose(0, 1), right),
         }
 
 
@@ -85,16 +86,18 @@ _captured: list[medley.Graph] = []
 def captured(model: nn.Module, batch: dict[str, Tensor]) -> medley.Graph:
     """Returns the graph of the classifier."""
     if not _captured:
-        _captured.append(medley.capture(model, batch))
+        _captured.append(medley.capture(model, batch, outputs=["logits", "hidden.*"]))
     return _captured[0]
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_scalars_are_those_of_one_device(number: int) -> None:
+def test_outputs_are_those_of_one_device(number: int) -> None:
     with exactness.double_precision():
         model, batch = classifier(ROWS)
         graph = captured(model, batch)
-        assert graph.outputs == ["accuracy", "right", "parts.penalty", "parts.entropy"]
+        scalars = ["accuracy", "right", "parts.penalty", "parts.entropy"]
+        tensors = ["logits", "hidden.0", "hidden.1"]
+        assert graph.outputs == scalars + tensors
         trainer = trainer_of(model, graph, plans(graph)[number])
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
         for rows in (ROWS, 4, ROWS):
@@ -107,9 +110,13 @@ def test_scalars_are_those_of_one_device(number: int) -> None:
             wanted = {"accuracy": want["accuracy"], "right": want["right"]}
             wanted |= {f"parts.{name}": each for name, each in want["parts"].items()}
             assert found.loss == pytest.approx(want["loss"].item(), rel=NEAR)
-            assert found.outputs == pytest.approx(
+            assert {name: found.outputs[name] for name in scalars} == pytest.approx(
                 {name: each.item() for name, each in wanted.items()}, rel=NEAR
             )
+            for name, each in zip(tensors, (want["logits"], *want["hidden"]), strict=True):
+                torch.testing.assert_close(
+                    found.outputs[name], each.detach(), rtol=NEAR, atol=1e-14
+                )
 
 
 def test_scalars_of_a_tuple_have_positions_and_reach_callbacks(tmp_path: Path) -> None:
@@ -147,3 +154,35 @@ def test_every_objective_returns_its_own() -> None:
         trainer = medley.JointTrainer(model, {"one": objective}, local=True, cluster=cluster)
         found = trainer.step("one", batch).outputs
         assert found["right"] == model(**batch)["right"].item()
+
+
+class Echo(nn.Module):
+    """Returns what both halves of it read, a constant, and its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns these."""
+        twice, scale = x * 2, self.scale.exp()
+        hidden = torch.tanh(self.first(twice)) * scale
+        out = self.second(hidden + twice) * scale
+        return {"loss": out.square().mean(), "twice": twice, "scale": scale, "x": x, "out": out}
+
+
+def test_what_several_stages_make_is_returned_once() -> None:
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        model, batch = Echo(), {"x": torch.randn(ROWS, 8)}
+        graph = medley.capture(model, batch, outputs="*")
+        for plan in plans(graph):
+            found = trainer_of(model, graph, plan).step(batch).outputs
+            assert found.keys() == {"twice", "scale", "x", "out"}
+            for name, each in model(**batch).items():
+                if name != "loss":
+                    wanted = each.detach()
+                    torch.testing.assert_close(
+                        torch.as_tensor(found[name]), wanted, rtol=NEAR, atol=1e-14
+                    )

@@ -49,9 +49,7 @@ def _pipelines(graph: medley.Graph) -> str:
 
 
 def _found(strategy: str) -> Any:
-    return lambda graph: (
-        medley.plan(graph, exactness.cluster(), strategy, global_batch=ROWS).text
-    )
+    return lambda graph: medley.plan(graph, exactness.cluster(), strategy, global_batch=ROWS).text
 
 
 PLANS = {
@@ -87,9 +85,7 @@ def test_pictures_go_with_their_rows(name: str, numbers: str, plan: str) -> None
     batch = exactness.to_double(MODELS[name](NUMBERS[numbers])[1])
     want = exactness.train_eager(model, batch, STEPS, RATE, optimizer_of=_sgd)
     rule = medley.SGD(lr=RATE)
-    got = exactness.train_plan(
-        model, graph, PLANS[plan](graph), batch, STEPS, RATE, optimizer=rule
-    )
+    got = exactness.train_plan(model, graph, PLANS[plan](graph), batch, STEPS, RATE, optimizer=rule)
     unused = want.parameters.keys() - got.parameters.keys()  # in no stage of a pipeline
     assert not unused & want.gradients.keys()
     used = {each: value for each, value in want.parameters.items() if each not in unused}

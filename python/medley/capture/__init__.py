@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medley import _core, quantized
 from medley.ambient import own_state
 from medley.capture import row_dims
-from medley.capture.batch import Batch, read_batch
+from medley.capture.batch import Batch, Beside, read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
 from medley.capture.draws import substitute
@@ -49,7 +49,7 @@ def capture_full(
     name: str | None = None,
     check: bool | None = None,
     autocast: torch.dtype | None = None,
-    measures: bool = False,
+    beside: Beside | None = None,
     assigned: set[Place] | None = None,
     rows: Mapping[str, int | None] | None = None,
     pictures: Pictures | None = None,
@@ -66,9 +66,9 @@ def capture_full(
 
     `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype: matrix products and
     what follows them in bf16, parameters, their gradients and the optimizer in their own dtype. The
-    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device. `measures`:
-    scalars beside the loss are outputs, too. `assigned`: what a capture of the same code has found;
-    it is not looked for again.
+    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device. `beside`
+    gives outputs beside the loss, of what the model returns. `assigned`: what a capture of the same
+    code has found; it is not looked for again.
 
     `rows` has the dim of the rows by name of a tensor, None: it has none. Of others it is dim 0
     where that is as long as there are rows; if the model does not run so, or its rows meet, it is
@@ -79,7 +79,7 @@ def capture_full(
     check_model(model)
     given = rows or {}
     batch = read_batch(example_batch, given, pictures)
-    options = _Options(name, check, autocast, measures, assigned)
+    options = _Options(name, check, autocast, beside, assigned)
     try:
         with quantized.as_buffers(model):
             return _with_rows_found(model, batch, given, options)
@@ -96,7 +96,7 @@ class _Options:
     name: str | None
     check: bool | None
     autocast: torch.dtype | None
-    measures: bool
+    beside: Beside | None
     assigned: set[Place] | None
 
 
@@ -130,17 +130,17 @@ def _rows_meet(captured: Capture) -> bool:
 
 def _captured(model: nn.Module, batch: Batch, options: _Options) -> Capture:
     name, check, autocast = options.name, options.check, options.autocast
-    assigned, measures = options.assigned, options.measures
+    assigned, beside = options.assigned, options.beside
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__
     _check_autocast(autocast)
     most = None
     if assigned is None:
         assigned, most = rehearse(model, batch, (first, second), autocast)
-    converted = convert(trace(model, batch, first, autocast, assigned, measures, most), name)
+    converted = convert(trace(model, batch, first, autocast, assigned, beside, most), name)
     cheap = converted.num_ops < _CHECK_BELOW_OPS
     if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-        again = trace(model, batch, second, autocast, assigned, measures, most)
+        again = trace(model, batch, second, autocast, assigned, beside, most)
         _compare(converted, convert(again, name))
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)

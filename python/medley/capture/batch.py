@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from medley.capture.errors import CaptureError
 from medley.data.pictures import Pictures
+from medley.whole_tensors import CARRIED
+
+Beside = Callable[[Any], dict[str, Tensor]]  # results beside the loss, of what a model returned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +176,23 @@ def metrics_of(result: Any) -> dict[str, Tensor]:
         for name, value in outputs_of(result).items()
         if _is_scalar(value)
     }
+
+
+def reported(
+    result: Any, is_wanted: Callable[[str], bool], carry: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Returns what a step reports of what a model returned: scalars, tensors of rows whose names
+    are wanted, and as "carried:<input>" what `carry` names for an input of the next step."""
+    held, found = outputs_of(result), metrics_of(result)
+    found |= {name: each for name, each in held.items() if name not in found and is_wanted(name)}
+    for given, name in carry.items():
+        if name not in held:
+            raise CaptureError(
+                f"carry: found {name!r}, expected one of what the model returns beside the loss: "
+                f"{', '.join(held) or 'nothing'}"
+            )
+        found[f"{CARRIED}{given}"] = held[name]
+    return found
 
 
 def outputs_of(result: Any) -> dict[str, Tensor]:

@@ -231,7 +231,13 @@ class _Writer:
             raise CaptureError("the model returned no loss that depends on its parameters")
         sums = {name: self._sum(name, found) for name, found in gradients.items()}
         self._lines.append(f"output loss {self._id(results[0])}")
-        metrics = zip(self._traced.metrics, results[1:], strict=True)
+        metrics = list(zip(self._traced.metrics, results[1:], strict=True))
+        for name, each in metrics:
+            if (shape := self._type(each.meta["val"], each)).count("b") > 1 + shape.startswith("b"):
+                raise CaptureError(
+                    f"output {name!r} is {shape}: a step returns tensors with the rows of the "
+                    "batch in one dim"
+                )
         self._lines += [f"output metric {_core.quote(n)} {self._id(each)}" for n, each in metrics]
         self._lines += [f"output gradient {_core.quote(n)} {value}" for n, value in sums.items()]
         self._lines += [f"output buffer {_core.quote(n)} {self._id(value)}" for n, value in buffers]

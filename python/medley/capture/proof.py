@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from medley import custom_ops, quantized
 from medley.ambient import own_state
 from medley.capture import gradient_hooks, interception, other_values
-from medley.capture.batch import Batch, loss_of, metrics_of, read_batch
+from medley.capture.batch import Batch, loss_of, read_batch, reported
 from medley.capture.draws import substitute
 from medley.capture.errors import CaptureError, quiet
 from medley.capture.graph_text import GraphText
@@ -74,6 +75,7 @@ def prove(
     however_large: bool = False,
     rows: Mapping[str, int | None] | None = None,
     pictures: Pictures | None = None,
+    carry: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Runs a graph and its model side by side on a few rows of the example, then with other values.
     `rows`: the dims that have them, by name.
@@ -90,7 +92,7 @@ def prove(
         quiet(),
     ):
         try:
-            pair = _Pair(model, batch, text, constants, autocast)
+            pair = _Pair(model, batch, text, constants, autocast, carry)
             with _threads(pair.require_room(however_large)):
                 pair.compare_all()
         except _UnableError as error:
@@ -116,7 +118,7 @@ def prove_microbatches(
     batch = read_batch(example_batch, rows, pictures)
     with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
         try:
-            pair = _Pair(model, batch, GraphText(graph), constants, autocast)
+            pair = _Pair(model, batch, GraphText(graph), constants, autocast, {})
             with _threads(pair.require_room(True)):
                 pair.compare_microbatches(train)
         except _UnableError as error:
@@ -159,8 +161,10 @@ class _Pair:
         text: GraphText,
         constants: Mapping[str, Tensor],
         autocast: torch.dtype | None,
+        carry: Mapping[str, str],
     ) -> None:
         self._model = model
+        self._carry = carry
         self._batch = batch
         self._text = text
         self._autocast = autocast
@@ -413,9 +417,10 @@ class _Pair:
                 and not _same(self._state[name].to(self._device), each)
             ]
             wanted = {"loss": loss.detach()}
-            for name, metric in metrics_of(result).items():
+            outputs = reported(result, lambda name: f"metric:{name}" in found, self._carry)
+            for name, output in outputs.items():
                 if f"metric:{name}" in found:
-                    wanted[f"metric:{name}"] = metric.detach()
+                    wanted[f"metric:{name}"] = output.detach()
             moved = [(n, each) for n, each in parameters.items() if f"buffer:{n}" in found]
             for name, buffer in (*self._model.named_buffers(), *moved):
                 known = self._state.get(name)

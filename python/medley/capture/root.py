@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from medley import custom_ops
 from medley.capture import buffers
-from medley.capture.batch import Batch, loss_of, metrics_of
+from medley.capture.batch import Batch, Beside, loss_of
 from medley.capture.gradient_hooks import Hooked, attach
 from medley.capture.interception import Interceptor, intercept
 from medley.capture.row_counts import has_a_mean, mean_loss
@@ -32,11 +32,12 @@ class Root(nn.Module):
         interceptor: Interceptor,
         hooks: Sequence[Hooked],
         autocast: torch.dtype | None,
-        measures: bool = False,
+        beside: Beside | None = None,
     ) -> None:
-        """`measures`: the scalars beside the loss are results, too, whose names are `metrics`."""
+        """`beside` gives results beside the loss, of what the model returns; their names are
+        `metrics`."""
         super().__init__()
-        self.measures = measures
+        self._beside = beside
         self.metrics: tuple[str, ...] = ()
         self.model = model
         self.attributes = Attributes(model)
@@ -94,7 +95,7 @@ class Root(nn.Module):
                 total = loss[0] if has_a_mean(loss[0]) else mean_loss(*loss)
             else:
                 total = loss
-            metrics = metrics_of(result) if self.measures else {}
+            metrics = {} if self._beside is None else self._beside(result)
             self.metrics = tuple(metrics)
             return (total, *(each.detach().clone() for each in metrics.values()))
 

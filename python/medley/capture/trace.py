@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from medley.capture import complex_numbers, row_dims, side_doors
-from medley.capture.batch import Batch
+from medley.capture.batch import Batch, Beside
 from medley.capture.buffers import Place
 from medley.capture.errors import CaptureError, RowsError, quiet, shortened
 from medley.capture.gradient_hooks import gradient_hooks
@@ -78,12 +78,12 @@ def trace(
     prime: int,
     autocast: torch.dtype | None = None,
     assigned: Collection[Place] = (),
-    measures: bool = False,
+    beside: Beside | None = None,
     most_ops: int | None = None,
 ) -> Traced:
     """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
-    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them. `measures`: as of
-    a Root. `most_ops`: of forward, as a rehearsal finds.
+    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them. `beside`: as of a
+    Root. `most_ops`: of forward, as a rehearsal finds.
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
@@ -108,7 +108,7 @@ def trace(
             _use_lazy_graph_module(True),  # nobody runs the Python of the graph
             quiet(),
             mode,
-            started(Root(model, batch, interceptor, hooks, autocast, measures)) as root,
+            started(Root(model, batch, interceptor, hooks, autocast, beside)) as root,
         ):
             root.assigned.update(assigned)
             rng = torch.empty(2, dtype=torch.int64)

@@ -100,7 +100,8 @@ class Pictures:
         return result
 
     def _tokens(self, batch: Mapping[str, Any]) -> Tensor:
-        return (batch[self.words] == self.token).sum(1)
+        words: Tensor = batch[self.words]
+        return (words == self.token).sum(1)
 
     def _check(self, name: str, value: Tensor, counts: Tensor) -> None:
         if len(value) != int(counts.sum()):

@@ -64,6 +64,9 @@ class Evaluations:
 
     def evaluate(self, trainer: Trainer, batches: Iterable[Any]) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches."""
+        if trainer._graph.carry:  # after a loss rows have nothing from the batch before
+            kept = list(batches)
+            return dict(self.once(lambda: self._means(trainer, _Progress(kept))))
         progress = _Progress(batches)
         return dict(self.once(lambda: self._means(trainer, progress)))
 

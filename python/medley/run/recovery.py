@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley import _core, checkpoint
 from medley.data.inputs import StepBatch
-from medley.metrics import Given, Metrics, given_by
+from medley.metrics import Given, Metrics, told_by
 from medley.run import elastic, ends, epochs, exchange, job, unfinished
 from medley.run.ahead import PlansAhead
 from medley.run.batches import Batches
@@ -319,7 +319,7 @@ class Recovery:
         if self._second is not None:
             self._second.note_step()
         if self._spares and trainer._job.rank == 0:
-            member.store.set(member.key(key), json.dumps(given_by(metrics)))
+            member.store.set(member.key(key), json.dumps(told_by(metrics)))
         self._take(metrics)
 
     @contextlib.contextmanager
@@ -356,7 +356,7 @@ class Recovery:
     def _take(self, metrics: Metrics) -> None:
         """The next step is done."""
         del self._seen[self._done :]
-        self._seen.append(given_by(metrics))
+        self._seen.append(told_by(metrics))
         self._metrics = metrics
         self._done += 1
 
@@ -563,7 +563,7 @@ class Recovery:
                 trainer.steps = self._course.counts(self._begun)[self._course[self._begun]]
                 result = trainer._run.finish_step(agreement.committed)
                 self._done = self._begun
-                given = Given(result.loss, result.gradient_norm, result.metrics)
+                given = Given.of(result, trainer._rows)
                 self._take(trainer._metrics(given, result))
         self._begun = agreement.step
         self._done = agreement.step + 1

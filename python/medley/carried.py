@@ -1,0 +1,65 @@
+"""State of each row that a step gives to the next: buffers with the rows of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medley.capture.batch import entries
+from medley.shapes import sizes_of
+from medley.whole_tensors import CARRIED, Types
+
+
+def held_types(types: Types, carry: Collection[str], rows: int) -> dict[Any, Any]:
+    """Returns the types of what a run of so many rows has, of those of its graph: the inputs of the
+    batch that are carried are buffers."""
+    found = dict(types)
+    for name in carry:
+        dtype, shape = found.pop(("batch", name))
+        sizes = [str(rows) if size == "b" else size for size in shape.strip("[]").split(", ")]
+        found["buffer", f"{CARRIED}{name}"] = (dtype, f"[{', '.join(sizes)}]")
+    return found
+
+
+def zeros(types: Types) -> dict[str, Tensor]:
+    """Returns the first values of the carried buffers among these."""
+    return {
+        name: torch.zeros(sizes_of(shape), dtype=dtype)
+        for (kind, name), (dtype, shape) in types.items()
+        if kind == "buffer" and name.startswith(CARRIED)
+    }
+
+
+def with_zeros(batch: Any, types: Types, carry: Collection[str], rows: int) -> Any:
+    """Returns what the model is called with: a batch of so many rows, and zeros for what is carried
+    among the inputs of a graph. Inputs by position are those behind the batch's."""
+    missing = [name for name in carry if name not in entries(batch)]
+    if not missing:
+        return batch
+    held = zeros(held_types(types, missing, rows))
+    given = {name.removeprefix(CARRIED): value for name, value in held.items()}
+    if isinstance(batch, Mapping):
+        return {**batch, **given}
+    own = [batch] if isinstance(batch, Tensor) else list(batch)
+    return (*own, *(given[name] for name in sorted(given, key=int)))
+
+
+def checked(values: Mapping[str, Tensor], types: Types) -> dict[str, Tensor]:
+    """Returns values of carried inputs by the names of their buffers. Raises ValueError for other
+    names, shapes and types."""
+    found = zeros(types)
+    for name, value in values.items():
+        key = f"{CARRIED}{name}"
+        if key not in found:
+            names = ", ".join(sorted(each.removeprefix(CARRIED) for each in found)) or "none"
+            raise ValueError(f"reset_carried(): found {name!r}, expected among {names}")
+        if value.shape != found[key].shape or value.dtype != found[key].dtype:
+            raise ValueError(
+                f"reset_carried(): {name!r}: found {value.dtype} of shape {list(value.shape)}, "
+                f"expected {found[key].dtype} of shape {list(found[key].shape)}"
+            )
+        found[key] = value.detach().cpu().contiguous()
+    return found
