@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import medley
 from medley import _testing
 from medley.callbacks import scalars
+from medley.evaluation import in_eval_mode
 
 NEAR = 1e-10
 
@@ -186,3 +187,36 @@ def test_what_several_stages_make_is_returned_once() -> None:
                     torch.testing.assert_close(
                         torch.as_tensor(found[name]), wanted, rtol=NEAR, atol=1e-14
                     )
+
+
+def test_predict_returns_the_rows_of_eval_mode() -> None:
+    with exactness.double_precision():
+        model, batch = classifier(ROWS)
+        model = nn.ModuleDict({"drop": nn.Dropout(0.5), "rest": model})
+
+        def loss_of(model: nn.ModuleDict, x: Tensor, labels: Tensor) -> Any:
+            return model["rest"](model["drop"](x), labels)
+
+        graph = medley.capture(model, batch, loss=loss_of, outputs="logits")
+        trainer = trainer_of(model, graph, plans(graph)[2])
+        for rows in (ROWS, 4, 2 * ROWS):
+            part = {name: torch.cat([value, value])[:rows] for name, value in batch.items()}
+            found = trainer.predict(part)
+            with torch.no_grad(), in_eval_mode(model):
+                want = loss_of(model, **part)
+            assert found["loss"] == pytest.approx(want["loss"].item(), rel=NEAR)
+            assert found["right"] == want["right"].item()
+            torch.testing.assert_close(found["logits"], want["logits"], rtol=NEAR, atol=1e-14)
+        assert trainer.evaluate(batch).keys() == {"loss", *graph.outputs} - {"logits"}
+
+
+def test_rows_keep_their_type_under_autocast() -> None:
+    model, batch = classifier(ROWS)
+    graph = medley.capture(model, batch, autocast=torch.bfloat16, outputs=["logits", "hidden.1"])
+    for plan in plans(graph)[:2]:
+        found = trainer_of(model, graph, plan).step(batch).outputs
+        with torch.autocast("cpu", torch.bfloat16):
+            want = model(**batch)
+        assert found["logits"].dtype == want["logits"].dtype == torch.bfloat16
+        assert found["hidden.1"].dtype == torch.bool
+        torch.testing.assert_close(found["logits"], want["logits"].detach(), rtol=0.05, atol=0.05)
