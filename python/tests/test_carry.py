@@ -183,3 +183,42 @@ def test_mistakes_are_named() -> None:
             medley.capture(model, example, carry={"state": "state"}, check=False)
         with pytest.raises(CaptureError, match="outputs: found 'logit', expected the name"):
             medley.capture(model, example, outputs="logit", check=False)
+
+
+def test_fit_begins_every_epoch_anew() -> None:
+    with exactness.double_precision():
+        model, graph = reader()
+        trainer, eager = trainer_of(model, graph, test_outputs.plans(graph)[1]), Eager(model)
+        batches = pieces(1, 2)
+        found = trainer.fit(batches, epochs=2).last
+        for _ in range(2):
+            eager.carried = zeros()
+            losses = [eager.step(piece)["loss"].item() for piece in batches]
+        assert found is not None
+        assert found.loss == pytest.approx(losses[-1], rel=NEAR)
+
+
+def test_objectives_carry_their_own() -> None:
+    with exactness.double_precision():
+        model, graph = reader()
+        plan = medley.Plan(test_outputs.plans(graph)[0])
+        objective = medley.Objective(graph, plan, medley.AdamW(lr=LEARNING_RATE, weight_decay=0.01))
+        cluster = exactness.cluster(7)
+        with pytest.raises(ValueError, match="objectives 'a' and 'b' that carry 'state'"):
+            medley.JointTrainer(
+                model, {"a": objective, "b": objective}, local=True, cluster=cluster
+            )
+        trainer = medley.JointTrainer(model, {"a": objective}, local=True, cluster=cluster)
+        eager = Eager(model)
+        for i, piece in enumerate(pieces(1, 3)):
+            if i == 2:
+                trainer.reset_carried("a")
+                eager.carried = zeros()
+            with torch.no_grad():
+                want = eager.model(**piece, **zeros())["logits"]
+            torch.testing.assert_close(
+                trainer.predict("a", piece)["logits"], want, rtol=NEAR, atol=1e-12
+            )
+            loss = eager.step(piece)["loss"].item()
+            assert trainer.step("a", piece).loss == pytest.approx(loss, rel=NEAR)
+        assert not trainer.buffers()
