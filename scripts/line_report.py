@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 10_520,  # all that becomes of a plan, and what is checked; rows that return
+    "medley/program": 10_600,  # all that becomes of a plan, and what is checked; rows that return
     "medley/solve": 3_500,
     "medley/sim": 2_110,  # devices that do the same are followed once
     "medley/synthesis": 5_040,  # a candidate that cannot be lowered is left out
@@ -46,7 +46,7 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_100,  # of several objectives as one, too
     "medley/elastic": 2_000,
-    "python/medley": 30_500,  # capture is a third of it; what processes read is compared, too
+    "python/medley": 30_700,  # capture is a third of it; what processes read is compared, too
 }
 CORE = 76_500  # all of medley/: raised for what Medley does more, not for a second answer
 

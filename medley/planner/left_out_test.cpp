@@ -22,9 +22,9 @@ using ::testing::Not;
 
 using Fails = std::function<bool(const Program& program)>;
 
-class LeftOut : public ::testing::Test {
+class LeftOutCandidates : public ::testing::Test {
  protected:
-  LeftOut()
+  LeftOutCandidates()
       : graph(run_passes(parse_graph(LocalFiles().read("tests/data/deep.graph"), "deep.graph"))) {
     DeviceKind kind;
     kind.name = "whole";
@@ -63,7 +63,7 @@ class LeftOut : public ::testing::Test {
   std::vector<std::string> left_out;
 };
 
-TEST_F(LeftOut, EachStrategyTakesAnotherCandidate) {
+TEST_F(LeftOutCandidates, EachStrategyTakesAnotherCandidate) {
   for (const char* strategy : {"auto", "harp", "autohet", "megatron"})
     for (const Fails& fails : {Fails(is_chain), Fails(is_mesh)}) {
       left_out.clear();
@@ -81,7 +81,7 @@ TEST_F(LeftOut, EachStrategyTakesAnotherCandidate) {
 }
 
 // Whichever kind of program fails, another one is a plan.
-TEST_F(LeftOut, AutoFindsAPlanAndSaysWhatItLeftOut) {
+TEST_F(LeftOutCandidates, AutoFindsAPlanAndSaysWhatItLeftOut) {
   for (const Fails& fails : {Fails(is_chain), Fails(is_mesh)}) {
     left_out.clear();
     ASSERT_TRUE(std::holds_alternative<Plan>(plan(request("auto", fails))));
@@ -94,7 +94,7 @@ TEST_F(LeftOut, AutoFindsAPlanAndSaysWhatItLeftOut) {
 }
 
 // A search for a mesh prices many: every second one fails, in whatever order threads ask.
-TEST_F(LeftOut, HapTakesAnotherDivision) {
+TEST_F(LeftOutCandidates, HapTakesAnotherDivision) {
   const Fails wide = [](const Program& program) {
     int64_t ops = std::ssize(program.stages[0].graph.ops);
     return ops % 2 == 1;
@@ -106,7 +106,7 @@ TEST_F(LeftOut, HapTakesAnotherDivision) {
 }
 
 // Each reason once, not once for each strategy.
-TEST_F(LeftOut, WhereNothingIsLeftTheReasonIsTheirs) {
+TEST_F(LeftOutCandidates, WhereNothingIsLeftTheReasonIsTheirs) {
   for (const char* strategy : {"auto", "harp", "megatron", "autohet"}) {
     const Outcome found = plan(request(strategy, is_any));
     ASSERT_TRUE(std::holds_alternative<Infeasible>(found)) << strategy;
@@ -117,13 +117,13 @@ TEST_F(LeftOut, WhereNothingIsLeftTheReasonIsTheirs) {
   }
 }
 
-TEST_F(LeftOut, TheEnvironmentEndsTheSearch) {
+TEST_F(LeftOutCandidates, TheEnvironmentEndsTheSearch) {
   for (const char* strategy : {"auto", "harp", "hap", "megatron", "autohet"})
     EXPECT_THROW((void)plan(request(strategy, is_any, Blame::kEnvironment)), Error) << strategy;
 }
 
 // A device without a rate cannot be priced: the stages on it have no solution, others have.
-TEST_F(LeftOut, StagesThatCannotBePricedHaveNoSolution) {
+TEST_F(LeftOutCandidates, StagesThatCannotBePricedHaveNoSolution) {
   for (auto& pool : cluster.pools)
     if (pool.name == "slow") pool.kind.sustained.clear();
   const CostModel costs(cluster);

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from medley.capture.batch import entries
+from medley.data.loader import UnreadBatch
 from medley.shapes import sizes_of
 from medley.whole_tensors import CARRIED, Types
 
@@ -31,6 +32,16 @@ def zeros(types: Types) -> dict[str, Tensor]:
         for (kind, name), (dtype, shape) in types.items()
         if kind == "buffer" and name.startswith(CARRIED)
     }
+
+
+def require_without(batch: Any, carry: Collection[str]) -> None:
+    """Raises ValueError for a batch of a step with a value that steps carry."""
+    if carry and not isinstance(batch, UnreadBatch):
+        for name in sorted(set(carry) & entries(batch).keys()):
+            raise ValueError(
+                f"batch[{name!r}]: found a value, expected none: it is carried from step to step; "
+                "reset_carried() gives it values"
+            )
 
 
 def with_zeros(batch: Any, types: Types, carry: Collection[str], rows: int) -> Any:

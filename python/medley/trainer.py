@@ -15,12 +15,10 @@ from torch import Tensor, nn
 
 from medley import _core, _runtime, carried, checkpoint, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
-from medley.capture.batch import entries
 from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
-from medley.data.loader import UnreadBatch
 from medley.data.pictures import pictures_in
 from medley.drift import comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
@@ -327,16 +325,8 @@ class Trainer(WholeTensors, Records):
     def _tensors(self, batch: Any) -> StepBatch:
         whole = self._recovery is not None
         own = self._job is not None and not whole
-        self._require_without_carried(batch)
+        carried.require_without(batch, self._graph.carry)
         return self._inputs.read(batch, self.plan.global_batch, self._sizes_now(), own, whole)
-
-    def _require_without_carried(self, batch: Any) -> None:
-        if self._graph.carry and not isinstance(batch, UnreadBatch):
-            for name in self._graph.carry.keys() & entries(batch).keys():
-                raise ValueError(
-                    f"batch[{name!r}]: found a value, expected none: it is carried from step to "
-                    "step; reset_carried() gives it values"
-                )
 
     def _sizes_now(self) -> Sizes:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch
@@ -400,29 +390,6 @@ class Trainer(WholeTensors, Records):
         are in, and a call that only some make ends the run."""
         with exchange.reordered(self._order), exchange.together(self._watched_run(), call):
             yield
-
-    @property
-    def ranks(self) -> tuple[int, int] | None:
-        """The number of this process among those that train now, and how many these are; None if
-        the plan of now does not use it."""
-        if self._run is None:
-            return None
-        return (0, 1) if self._job is None else (self._job.rank, self._job.size)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether all devices are threads of this process."""
-        return self._job is None and self._recovery is None
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether it goes on when processes are lost."""
-        return self._recovery is not None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process speaks for all."""
-        return self.ranks is not None and self.ranks[0] == 0
 
     def together(self, make: Callable[[], Made]) -> Made:
         """Does what all processes of a job do at the same place; in an elastic run again, if one

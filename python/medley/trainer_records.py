@@ -1,4 +1,4 @@
-"""What the plan of a trainer needs, and what its run did."""
+"""Where a trainer runs, what its plan needs, and what its run did."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from medley.metrics import rows_by_kind
 
 if TYPE_CHECKING:
     from medley.run.job import Job
+    from medley.run.recovery import Recovery
 
 
 class Records:
@@ -24,6 +25,30 @@ class Records:
     _machines: Cluster
     _job: Job | None
     _drift: _runtime.Drift | None
+    _recovery: Recovery | None
+
+    @property
+    def ranks(self) -> tuple[int, int] | None:
+        """The number of this process among those that train now, and how many these are; None if
+        the plan of now does not use it."""
+        if self._run is None:
+            return None
+        return (0, 1) if self._job is None else (self._job.rank, self._job.size)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all devices are threads of this process."""
+        return self._job is None and self._recovery is None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it goes on when processes are lost."""
+        return self._recovery is not None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for all."""
+        return self.ranks is not None and self.ranks[0] == 0
 
     def shares_of_kinds(self) -> dict[str, float]:
         """Returns by kind of device its part of the rows; each stage of a pipeline has them all."""

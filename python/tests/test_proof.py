@@ -340,7 +340,7 @@ def step_by_microbatches(tmp_path: Any) -> tuple[float, float]:
 def test_first_step_finds_a_penalty_that_counts_once_per_microbatch(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counted_twice(graph: Any, model: Any, machines: Any, x: Tensor) -> dict[str, Tensor]:
+    def counted_twice(graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
         model = copy.deepcopy(model)
         loss = model.a(x).pow(2).mean() + 2 * 0.1 * model.a.weight.pow(2).sum()
         loss.backward()
