@@ -76,7 +76,7 @@ def main(folder: Path, call: str, how: str) -> None:
     name = "adapted.graph" if call == "save_adapter" else "model.graph"
     graph = medley.Graph.load(folder / name)
     plan = medley.Plan.load(folder / name.replace("graph", "json"))
-    optimizer = medley.SGD(lr=0.1, average=0.9)
+    optimizer = medley.SGD(lr=0.1, momentum=0.9, average=0.9)
     trainer: Any
     if call.startswith("joint"):
         each = medley.Objective(graph, plan, optimizer)
