@@ -61,7 +61,7 @@ class WholeTensors:
         In a job all processes call it."""
         if self.optimizer.average is None:
             raise ValueError("averages(): found an optimizer without, expected average=0.999")
-        found = self.together(lambda: self._read_kind("state", averages_of(self._run)))
+        found = self.together(lambda: self._read_states(averages_of(self._run), "averages()"))
         return {name.removeprefix(AVERAGE): value for name, value in found.items()}
 
     @property
@@ -78,6 +78,12 @@ class WholeTensors:
         return whole_tensors.read_kind(
             self._run, self._job, self._types, kind, among, self._together
         )
+
+    def _read_states(self, among: Collection[str], call: str) -> dict[str, Tensor]:
+        if self._run is None:
+            return {}
+        with self._together(call):
+            return self._read_kind("state", among)
 
     def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
         constants = {**self._graph.constants, **carried.zeros(self._types)}
@@ -120,7 +126,7 @@ class WholeTensors:
         from medley import torch_state
 
         names = torch_state.names_by_rule(self.optimizer, self._graph.core, self._model)
-        found = self.together(lambda: self._read_kind("state", self._moments()))
+        found = self.together(lambda: self._read_states(self._moments(), "optimizer_state_dict()"))
         return torch_state.write(self.optimizer, names, found, self.steps)
 
     def load_optimizer_state(

@@ -60,6 +60,10 @@ CALLS: dict[str, Callable[[Any, Path], Any]] = {
     "texts": lambda trainer, folder: exchange.texts("mine"),
 }
 
+# As messages have the calls.
+NAMES = {name: name for name in ("step", "evaluate", "save", "parameters", "averages", "gradients")}
+NAMES |= {"step of fewer rows": "step", "optimizer state": "optimizer_state_dict"}
+
 
 def end(how: str) -> None:
     """Ends this process."""

@@ -66,8 +66,8 @@ def check(folder: Path, call: str, how: str, troubled: str = "1") -> None:
         assert done.returncode == 2, done.stderr
         assert f"{gone} has finished, {left} waits for it" in last, done.stderr
         assert "all processes have to make the same calls" in last
-        if call.startswith("step"):
-            assert "waits for it in step(): all" in last
+        if name := exchanger.NAMES.get(call):
+            assert f"waits for it in {name}(): all" in last
     elif how == "is killed":
         assert f"device {gone} was killed by SIGKILL" in last, done.stderr
     else:
