@@ -329,6 +329,7 @@ def capture_forward(
             autocast=trained.autocast,
             beside=_beside(trained),
             rows=rows,
+            pictures=trained.pictures,
         ),
         known,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import weakref
@@ -98,8 +99,10 @@ class Trainer(WholeTensors, Records):
         self._drift = None
         self._job = None if local else exchange.join()
         agree = None if self._job is None or lengths is None else exchange.largest
-        pictures = self._graph.pictures or pictures_in(model, self._types)
-        self._inputs = Inputs(self._types, lengths, agree, pictures)
+        if self._graph.pictures is None:  # it was read from a file
+            pictures = pictures_in(model, self._types)
+            self._graph = dataclasses.replace(self._graph, pictures=pictures)
+        self._inputs = Inputs(self._types, lengths, agree, self._graph.pictures)
         self._evaluation = Evaluation(
             model, self._graph, self.plan, machines, self._job, self._inputs
         )

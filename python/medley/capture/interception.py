@@ -93,6 +93,7 @@ class Interceptor:
         for mean in (torch.mean, Tensor.mean):
             self._by_function[mean] = self.mean
         self._by_function[torch._weight_norm] = rewrites.weight_norm
+        self._by_function[torch.bucketize] = rewrites.bucketize
         for layers in recurrent.FUNCTIONS:
             self._by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
         self._by_function.update(RowCounts(lambda: self.prime).replacements())

@@ -223,3 +223,13 @@ def cumulative_batch_norm(original: Function) -> Function:
         return F.batch_norm(input, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
 
     return forward
+
+
+def bucketize(
+    input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    """`torch.bucketize`: how many of the boundaries are below a number, or with `right` not above
+    it."""
+    values = torch.as_tensor(input).unsqueeze(-1)
+    below = boundaries <= values if right else boundaries < values
+    return below.sum(-1).to(torch.int32 if out_int32 else torch.int64)
