@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from medley.data.row_dim import RowDim
 from medley.data.same_rows import Reads, difference, told
 
 X, Y = torch.arange(24.0).reshape(8, 3), torch.arange(8)
@@ -12,8 +13,8 @@ FLIPPED = torch.arange(7, -1, -1)
 ALL = range(8)
 
 
-def batch(x: Tensor, y: Tensor) -> dict[str, tuple[Tensor, int]]:
-    return {"x": (x, 1), "y": (y, 1)}
+def batch(x: Tensor, y: Tensor) -> dict[str, tuple[Tensor, RowDim]]:
+    return {"x": (x, RowDim(0, 1)), "y": (y, RowDim(0, 1))}
 
 
 def reads(x: tuple[int, int] | None, y: tuple[int, int] | None) -> Reads:

@@ -208,17 +208,25 @@ def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
 
 def _is_caught(frame: FrameType | None) -> bool:
     """Returns whether the model has a handler for what this frame raises, in it or in its callers.
-    What `with` does at its end is none."""
+    What `with` does at its end is none, nor is a `finally`."""
     while frame is not None and Path(frame.f_code.co_filename).parent != _HERE:
         if is_user_file(frame.f_code.co_filename):
             code, offsets = _instructions(frame.f_code)
             for part in dis.Bytecode(frame.f_code).exception_entries:  # type: ignore[attr-defined]
                 if part.start <= frame.f_lasti < part.end:
                     first = bisect.bisect_left(offsets, part.target)
-                    if all(one.opname != "WITH_EXCEPT_START" for one in code[first : first + 2]):
+                    if _catches(code, first):
                         return True
         frame = frame.f_back
     return False
+
+
+def _catches(code: tuple[dis.Instruction, ...], first: int) -> bool:
+    """Returns whether the handler that begins at a place may end an error."""
+    if any(one.opname == "WITH_EXCEPT_START" for one in code[first : first + 2]):
+        return False
+    ends = ("RERAISE", "POP_EXCEPT", "CHECK_EXC_MATCH", "CHECK_EG_MATCH")
+    return next((one.opname for one in code[first:] if one.opname in ends), "") != "RERAISE"
 
 
 _HERE = Path(__file__).parent
