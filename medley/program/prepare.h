@@ -26,8 +26,8 @@ struct UpdatedParameters {
 struct Prepared {
   Graph graph;
   std::vector<std::string> names;  // [op] stable name in the graph given; "update/<parameter>" and
-                                   // "accumulate/<output>" for what is added, "copy/<buffer>" for the
-                                   // copy of a parameter or of the batch that it takes;
+                                   // "accumulate/<output>" for what is added, "copy/<buffer>" for
+                                   // the copy of a parameter or of the batch that it takes;
                                    // "prologue/<name>" of an op that a later phase does again
   ValueId gradient_norm = kNone;
   std::vector<std::string> weights;  // sums over the step: "accumulate/weight.<i>" is that of what
