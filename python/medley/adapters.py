@@ -98,6 +98,9 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
         write_weights(file, state)
     config, base = copy.copy(found.peft_config[active]), found.get_base_model()
     config.inference_mode = True
+    for name, value in vars(config).items():
+        if isinstance(value, set):  # whose order is another one in every process
+            setattr(config, name, sorted(value))
     if config.base_model_name_or_path is None:
         config.base_model_name_or_path = vars(base).get("name_or_path") or None
     # Without a task peft.AutoPeftModel finds the class of the model by these.

@@ -98,8 +98,9 @@ def base(seed: int, folder: pathlib.Path | None = None, **fields: Any) -> nn.Mod
 
 
 def config_of(folder: pathlib.Path) -> Any:
-    """Returns what peft reads of an adapter beside its tensors."""
-    return json.loads((folder / "adapter_config.json").read_text())
+    """Returns what peft reads of an adapter beside its tensors; peft writes sets in any order."""
+    found = json.loads((folder / "adapter_config.json").read_text())
+    return {k: sorted(v) if isinstance(v, list) else v for k, v in found.items()}
 
 
 def check(

@@ -120,8 +120,10 @@ class Inputs:
         """Returns how many rows a batch has here; 0 of one that does not say."""
         if isinstance(batch, UnreadBatch):
             return batch.size or 0
-        for _, tensor, dim in self._with_rows(_named(self._with_pictures(batch), self._types)):
-            return dim.size(tensor) // dim.elements
+        of_pictures = () if self._pictures is None else self._pictures.names
+        for name, tensor, dim in self._with_rows(_named(batch, self._types)):
+            if name not in of_pictures:
+                return dim.size(tensor) // dim.elements
         return 0
 
     def told(self, batch: Any, global_batch: int) -> str:
