@@ -68,6 +68,8 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
     case = CASES[name]
     batches = made(case)[1]
     trainer = trainer_of(folder, name)
+    for each in trainer._trainers.values():
+        each._first_step.leave_out()  # capture has checked the graph
     if fault.get("resumes"):
         trainer.resume(folder / "saved")
     if fault.get("catches_up"):
