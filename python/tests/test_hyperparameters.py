@@ -205,9 +205,11 @@ def check_scheduler(name: str, kinds: tuple[str, ...]) -> None:
         return optimizer
 
     scheduler = scheduler_of(optimizer_of([nn.Parameter(torch.zeros(3))]))
-    ours = medley.SGD(lr=scheduler, momentum=0.9)
+    ours: Any
     if optimizer_of is ADAMW:
         ours = medley.AdamW(lr=scheduler)
+    else:
+        ours = medley.SGD(lr=scheduler, momentum=0.9)
     by_step.check(ours, theirs, kinds, each=lambda model, step: held[0].step())
 
 

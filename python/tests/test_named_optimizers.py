@@ -136,7 +136,7 @@ def clipped_by_unit(x: Tensor, grad: Tensor, momentum: Tensor, *, lr: Any, step:
 
     def norms(tensor: Tensor) -> Tensor:
         dims = list(range(1, tensor.dim())) or [0]
-        return tensor.norm(dim=dims, keepdim=tensor.dim() > 1)
+        return torch.linalg.vector_norm(tensor, dim=dims, keepdim=tensor.dim() > 1)
 
     most = norms(x).clamp_min(1e-3) * 0.01
     size = norms(grad)

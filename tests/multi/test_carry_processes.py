@@ -82,7 +82,7 @@ def test_a_killed_run_resumes_under_another_plan(tmp_path: Path, graph: medley.G
         assert 3 <= compare(tmp_path, [0, 1]) < STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_elastic_run_goes_on(tmp_path: Path, graph: medley.Graph) -> None:
     (tmp_path / "die").write_text("3")
     log = str(tmp_path / "elastic.jsonl")

@@ -18,7 +18,7 @@ import exchanger
 from test_processes import LAUNCH, TORCHRUN, run
 
 pytestmark = pytest.mark.multi
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.nightly
 
 CLUSTER = """
 format: medley-cluster

@@ -45,11 +45,11 @@ def launched(folder: Path, name: str, *shapes: str) -> subprocess.CompletedProce
     ("name", "before", "after"),
     [
         ("dcgan", "tensor uneven", "uneven stages"),
-        pytest.param("two heads", "stages zero", "uneven rows", marks=pytest.mark.slow),
-        pytest.param("wgan", "tensor rows", "uneven zero", marks=pytest.mark.slow),
-        pytest.param("distillation", "rows stages", "zero uneven", marks=pytest.mark.slow),
-        pytest.param("dino", "rows", "tensor", marks=pytest.mark.slow),
-        pytest.param("moco", "uneven", "rows", marks=pytest.mark.slow),
+        pytest.param("two heads", "stages zero", "uneven rows", marks=pytest.mark.nightly),
+        pytest.param("wgan", "tensor rows", "uneven zero", marks=pytest.mark.nightly),
+        pytest.param("distillation", "rows stages", "zero uneven", marks=pytest.mark.nightly),
+        pytest.param("dino", "rows", "tensor", marks=pytest.mark.nightly),
+        pytest.param("moco", "uneven", "rows", marks=pytest.mark.nightly),
     ],
 )
 def test_a_killed_run_resumes_under_other_plans(
