@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,11 @@ from torch import Tensor
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
 from medley.shapes import sizes_of
-from medley.whole_tensors import CARRIED, Types
+from medley.whole_tensors import CARRIED, Types, types_of
+
+if TYPE_CHECKING:
+    from medley.data.inputs import Inputs
+    from medley.graph import Graph
 
 
 def held_types(types: Types, carry: Collection[str], rows: int) -> dict[Any, Any]:
@@ -44,13 +48,13 @@ def require_without(batch: Any, carry: Collection[str]) -> None:
             )
 
 
-def with_zeros(batch: Any, types: Types, carry: Collection[str], rows: int) -> Any:
-    """Returns what the model is called with: a batch of so many rows, and zeros for what is carried
-    among the inputs of a graph. Inputs by position are those behind the batch's."""
-    missing = [name for name in carry if name not in entries(batch)]
+def with_zeros(batch: Any, graph: Graph, inputs: Inputs) -> Any:
+    """Returns what the model is called with: a batch, and zeros for what is carried among the
+    inputs of its graph. Inputs by position are those behind the batch's."""
+    missing = [name for name in graph.carry if name not in entries(batch)]
     if not missing:
         return batch
-    held = zeros(held_types(types, missing, rows))
+    held = zeros(held_types(types_of(graph.core), missing, inputs.rows(batch)))
     given = {name.removeprefix(CARRIED): value for name, value in held.items()}
     if isinstance(batch, Mapping):
         return {**batch, **given}

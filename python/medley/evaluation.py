@@ -18,7 +18,7 @@ from medley.cluster import Cluster
 from medley.data.inputs import Inputs, StepBatch
 from medley.data.loader import UnreadBatch
 from medley.graph import Graph, capture_forward
-from medley.metrics import Given
+from medley.metrics import Given, scalars_of
 from medley.model_files import tensors_of
 from medley.optimizer import AdamW
 from medley.plan import Plan
@@ -138,7 +138,7 @@ class Evaluation:
             read: StepBatch = begun.inputs.read(batch, most, begun.sizes, own)
         result = begun.run.step(read.tensors, [], step, begun.sizes.number(read))
         found = Given.of(result, self._graph.rows)
-        sums.add(read.size.rows, {"loss": found.loss, **found.scalars})
+        sums.add(read.size.rows, {"loss": found.loss, **scalars_of(found.outputs)})
         return found
 
     def outputs(self, run: Any, batch: Any, step: int, together: Together) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Evaluation:
             self._captured = exchange.from_any(self._captured)
         with self._reading(), in_eval_mode(self._model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-            example = self._with_carried(self._given.longest(example))
+            example = carried.with_zeros(self._given.longest(example), self._graph, self._given)
             forward, self._captured = capture_forward(
                 self._model, example, self._graph, self._captured
             )
@@ -223,10 +223,6 @@ class Evaluation:
         sizes = Sizes(made, program, size, rank, at_length)
         return _Begun(made, sizes, inputs, carried.zeros(types))
 
-    def _with_carried(self, example: Any) -> Any:
-        types = whole_tensors.types_of(self._graph.core)
-        return carried.with_zeros(example, types, self._graph.carry, self._given.rows(example))
-
     def _options(
         self, text: str, forward: Graph, program: _core.Program, seed: int
     ) -> dict[str, Any]:
@@ -249,7 +245,8 @@ class Evaluation:
         self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
         with in_eval_mode(self._model):
-            forward, _ = capture_forward(self._model, self._with_carried(example), self._graph)
+            example = carried.with_zeros(example, self._graph, self._given)
+            forward, _ = capture_forward(self._model, example, self._graph)
         rule = AdamW().core(forward.core)
         return program.alike(planned.core, forward.core, text, self._machines, rule)
 

@@ -19,7 +19,6 @@ from medley.graph import Graph, compare, rows_of
 from medley.methods import training
 from medley.optimizer import SGD
 from medley.plan import Plan
-from medley.whole_tensors import types_of
 
 _BY_ITSELF = {"loss_over": "microbatches"}
 
@@ -56,8 +55,7 @@ class FirstStep:
         if isinstance(batch, UnreadBatch):
             example = batch.rows(range(min(4, batch.size or self._rows)))
         example = self._inputs.longest(example)
-        types, carry = types_of(self._graph.core), self._graph.carry
-        example = carried.with_zeros(example, types, carry, self._inputs.rows(example))
+        example = carried.with_zeros(example, self._graph, self._inputs)
         graph, why = dataclasses.replace(self._graph, pictures=self._inputs.pictures), ""
         trained = {name for kind, name, *_ in graph.core.outputs if kind == "gradient"}
         if graph.unchecked:

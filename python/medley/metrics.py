@@ -25,13 +25,13 @@ class Metrics:
     tokens_per_second: float  # rows per second where the batch has no token ids
     waiting: float  # mean share of the step in which the devices of this process waited for others
     devices: Mapping[str, float]  # this share by device of this process
-    # Of the global batch, by name: the scalars that the model returned beside the loss, and the
+    # By name, of the global batch: the scalars that the model returned beside the loss, and the
     # tensors of rows that `capture(..., outputs=...)` names.
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Given(NamedTuple):
-    """What the graph gives in one step, the same in all processes."""
+    """The results of the graph in one step, the same in all processes."""
 
     loss: float
     grad_norm: float
@@ -45,11 +45,6 @@ class Given(NamedTuple):
             for name, value in result.metrics.items()
         }
         return Given(result.loss, result.gradient_norm, outputs)
-
-    @property
-    def scalars(self) -> dict[str, float]:
-        """The outputs that are no tensors."""
-        return scalars_of(self.outputs)
 
 
 def scalars_of(outputs: Mapping[str, Any]) -> dict[str, float]:

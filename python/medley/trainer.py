@@ -152,7 +152,7 @@ class Trainer(WholeTensors, Records):
 
     @property
     def _trainers(self) -> dict[str, Trainer]:
-        """Those that are recovered together, by objective."""
+        """The trainers that are recovered together, by objective."""
         return {"": self}
 
     @property
@@ -214,7 +214,8 @@ class Trainer(WholeTensors, Records):
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
         A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step too;
         of such a one a process needs all rows, or a `Loader`'s batch, as in an elastic run.
-        `Metrics.outputs` has the scalars that the model returns beside the loss.
+        `Metrics.outputs` has the scalars that the model returns beside the loss, and the rows that
+        `capture(..., outputs=...)` names.
         """
         self._first_step.check(batch, self.is_first)
         if self._recovery is not None:
@@ -349,8 +350,7 @@ class Trainer(WholeTensors, Records):
     def _at_length(self, length: int, example: Any) -> _core.Program:
         """Returns the program for sequences of this length, as a model that is captured with them
         has it."""
-        types, carry = whole_tensors.types_of(self._graph.core), self._graph.carry
-        example = carried.with_zeros(example, types, carry, self._inputs.rows(example))
+        example = carried.with_zeros(example, self._graph, self._inputs)
         graph = capture_alike(self._model, example, self._graph, length)
         rule = self.optimizer.core(graph.core, self._recovery is not None)
         try:

@@ -35,6 +35,8 @@ class WholeTensors:
 
     if TYPE_CHECKING:
 
+        @property
+        def is_elastic(self) -> bool: ...
         def together(self, make: Callable[[], Made]) -> Made: ...
         def _together(self, call: str) -> contextlib.AbstractContextManager[None]: ...
         def _go_on_after(self, read: Callable[[], int]) -> None: ...
@@ -103,6 +105,8 @@ class WholeTensors:
         """Lets the next step begin with zeros in place of what the last one has left, or with
         these values of the whole batch. In a job all processes call it."""
         if self._graph.carry or values:
+            if not self.is_elastic:  # no step is made again
+                self._resets.clear()
             self._resets[self.steps] = carried.checked(values or {}, self._types)
 
     def _reset(self) -> None:
