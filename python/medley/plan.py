@@ -192,13 +192,25 @@ def find_plan(
 ) -> str:
     """Returns the text of the plan that plan() finds, in this process. `times`: of `measured`;
     `devices`: those that may be used, all if there are none."""
+    return ask(graph.core, cluster, asked, optimizer.core(graph.core), times, devices)
+
+
+def ask(
+    graph: _core.Graph,
+    cluster: Cluster,
+    asked: Question,
+    rule: _core.Optimizer,
+    times: tuple[str, str],
+    devices: Sequence[str],
+) -> str:
+    """The same of what the core knows."""
     return _core.plan(
-        graph.core,
+        graph,
         cluster,
         asked.strategy,
         asked.rows,
         asked.microbatches,
-        optimizer.core(graph.core),
+        rule,
         *times,
         list(devices),
         asked.survive,
