@@ -10,7 +10,7 @@ from medley import _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan
 from medley.run import exchange, job
-from medley.run.objectives import order_of
+from medley.run.objectives import move_peers, order_of
 
 
 class JointJob:
@@ -44,15 +44,10 @@ class JointJob:
         if not self._devices:
             return None
         assert self.this is not None
-        numbers = []
-        for device in self._devices:
-            number = machines.find(device)
-            assert number is not None
-            numbers.append(number)
         name = exchange.group_name()
         if not self.this.elastic:
             group = dist.group.WORLD
             assert group is not None
             name = group.group_name
-        own = numbers[self.this.rank]
-        return _runtime.MovePeers(name, numbers, own, 1000 * exchange.TIMEOUT_SECONDS)
+        own, seconds = self._devices[self.this.rank], exchange.TIMEOUT_SECONDS
+        return move_peers(machines, self._devices, own, name, seconds)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from medley import _core, _runtime, checkpoint
+from medley.cluster import Cluster
 from medley.plan import Plan
 from medley.run import devices, exchange, job
 from medley.run.ahead import key_of
@@ -17,6 +18,7 @@ from medley.run.epochs import Agreement
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
 from medley.run.tempo import Factors, wanted
+from medley.whole_tensors import CONSTANT
 
 if TYPE_CHECKING:
     from medley.checkpoint import Saving, Wanted
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 MOVE_SECONDS = 600.0
 Moved = dict[str, int]  # bytes by source
+_NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "homes", "read"), 0)
 
 
 class Whole(Protocol):
@@ -39,7 +42,7 @@ class Whole(Protocol):
 
     @property
     def _state(self) -> SharedState | None:
-        """Of several."""
+        """The state that several trainers share; None of one."""
 
     def _save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str: ...
 
@@ -174,16 +177,13 @@ class Objectives:
 
     def number(self, name: str) -> int:
         """Returns that of a device in the cluster."""
-        number = self.first._machines.find(name)
-        assert number is not None
-        return number
+        return number_of(self.first._machines, name)
 
     def peers(self, members: Sequence[str]) -> _runtime.MovePeers:
         """Returns how the processes of these devices, in the order of their ranks, give each other
         state."""
-        numbers = [self.number(name) for name in members]
-        own = self.number(self._member.name)
-        return _runtime.MovePeers(exchange.group_name(), numbers, own, round(1000 * MOVE_SECONDS))
+        machines, group = self.first._machines, exchange.group_name()
+        return move_peers(machines, members, self._member.name, group, MOVE_SECONDS)
 
     def job_of(self, devices: Sequence[str]) -> job.Job | None:
         """Returns this process as one of these; None if it is none of them."""
@@ -213,7 +213,7 @@ class Objectives:
     def fetch(self, source: Source, runs: Sequence[Any], members: Sequence[str]) -> Moved:
         """Gives new runs their state, together with all members; returns the bytes by source."""
         peers = self.peers(members)
-        moved = {"kept": 0, "received": 0, "sent": 0, "homes": 0, "read": 0}
+        moved = dict(_NOTHING_MOVED)
         for moves, state, run in zip(source.moves, source.states, runs, strict=True):
             for name, count in _runtime.move_state(moves, state, run, peers).items():
                 moved[name] += count
@@ -242,14 +242,13 @@ class Objectives:
             if lasts(*each)
         ]
         read = sum(shard.nbytes for shard in held if shard is not None)
-        moved = {"kept": 0, "received": 0, "sent": 0, "homes": 0, "read": read}
-        return found, self.whole._seeds(manifest), moved
+        return found, self.whole._seeds(manifest), _NOTHING_MOVED | {"read": read}
 
     def load_constants(self, runs: Sequence[Any]) -> None:
         """Gives new runs what is part of their graphs."""
         for trainer, run in zip(self.trainers, runs, strict=True):
             for kind, name in [] if run is None else run.values:
-                if name.startswith("constant:"):
+                if name.startswith(CONSTANT):
                     run.load(kind, name, trainer._graph.constants[name].detach().cpu())
 
     def hand_over(self, epoch: int, runs: Sequence[Any], members: Sequence[str]) -> None:
@@ -277,6 +276,22 @@ class Objectives:
             trainer._order = order_of(trainer.plan, members)
 
 
+def move_peers(
+    machines: Cluster, devices: Sequence[str], own: str, group: str, seconds: float
+) -> _runtime.MovePeers:
+    """Returns how the processes of these devices, in the order of their ranks, give each other
+    state: through the group of this name, within so many seconds; `own`: of this process."""
+    numbers = [number_of(machines, name) for name in devices]
+    return _runtime.MovePeers(group, numbers, number_of(machines, own), round(1000 * seconds))
+
+
+def number_of(machines: Cluster, device: str) -> int:
+    """Returns that of a device in its cluster."""
+    number = machines.find(device)
+    assert number is not None
+    return number
+
+
 def order_of(plan: Plan, members: Sequence[str]) -> list[int] | None:
     """Returns the rank among all members of each device of a plan, and then of all others; None if
     they are in this order."""
@@ -287,4 +302,4 @@ def order_of(plan: Plan, members: Sequence[str]) -> list[int] | None:
 
 def lasts(kind: str, name: str) -> bool:
     """Whether a value outlives a step."""
-    return kind != "gradient" and not name.startswith("constant:")
+    return kind != "gradient" and not name.startswith(CONSTANT)
