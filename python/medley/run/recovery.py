@@ -47,8 +47,8 @@ _alive: list[Recovery] = []  # to the end of the process, which others may need
 
 
 class Recovery:
-    """Of a trainer, or of several over one state, which have no runs yet if this process takes the
-    place of a lost one. `number`: of objectives."""
+    """Recovers a trainer, or several over one state. They have no runs yet if this process takes
+    the place of a lost one. `number`: of objectives."""
 
     def __init__(self, whole: Whole, this: job.Job, number: int = 1) -> None:
         if _alive:
@@ -178,8 +178,9 @@ class Recovery:
         self.asked += 1
         self._batches.keep(step, batch, self._oldest_needed(step))
         if step < len(self._seen):
+            told = self._told(step)
             self._set_steps(self.asked)
-            return self._told(step)
+            return told
         self.call(lambda: None, "step")
         assert self._metrics is not None
         return self._metrics
@@ -235,7 +236,7 @@ class Recovery:
             trainer.steps = count
 
     def _save_again(self) -> None:
-        """Begins to write what was being written when somebody was lost."""
+        """Writes the checkpoint again that was being written when a process was lost."""
         before = self._all.trainers, [trainer.steps for trainer in self._all.trainers]
 
         def save(*arguments: Any) -> None:
@@ -281,7 +282,7 @@ class Recovery:
             self._whole._saver.wait()
         for trainer in self._all.trainers:
             if trainer._run is not None:
-                trainer._run.finish()  # so that whoever waits for this process hears it
+                trainer._run.finish()  # processes that wait for this one read it
         self._member.store.set(self._member.key(f"finished/{self._member.name}"), "yes")
         try:
             for name in self._members:
@@ -307,8 +308,8 @@ class Recovery:
             return self._take(trainer._metrics(Given(*json.loads(member.wait(key))), None))
         with self._watching(number):
             self._prepare(number)
-            # Who is lost while all agree on a length is lost before the step has begun. What the
-            # script cannot read ends the run: it could not be read again.
+            # A process that is lost while all agree on a length is lost before the step begins. A
+            # batch that the script cannot read ends the run: it could not be read again.
             with elastic.of_script():
                 batch: StepBatch = trainer._tensors(self._batches[step])
             if not trainer._program.groups:  # nobody would end what it is in
@@ -511,8 +512,8 @@ class Recovery:
             self._ahead = None
 
     def _agree_on_owners(self, agreement: Agreement, members: Sequence[str]) -> Owners:
-        """Returns which objective each shared value is to be taken from: as whoever has come
-        farthest says, who knows that all others have had that, too."""
+        """Returns the objective that each shared value is taken from, as the process says that has
+        come farthest: all others have had these values, too."""
         state = self._whole._state
         if state is None:
             return {}
