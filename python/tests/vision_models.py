@@ -129,30 +129,28 @@ def _padded(numbers: Sequence[int], size: int) -> Tensor:
     return pixels
 
 
-def idefics3(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
-    """Idefics3."""
-    config = transformers.Idefics3Config(
+def _of_parts(config: Any, model: Any, numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
+    """Returns a model that joins the parts of a picture, by its classes."""
+    made = config(
         vision_config={**VISION, "image_size": 32},
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_id=PICTURE,
         scale_factor=2,
         pad_token_id=0,
     )
-    model = transformers.Idefics3ForConditionalGeneration(config)
-    return model, {**words_of(numbers, 4), "pixel_values": _padded(numbers, 32)}
+    return model(made), {**words_of(numbers, 4), "pixel_values": _padded(numbers, 32)}
+
+
+def idefics3(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
+    """Idefics3."""
+    classes = transformers.Idefics3Config, transformers.Idefics3ForConditionalGeneration
+    return _of_parts(*classes, numbers)
 
 
 def smolvlm(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
     """SmolVLM."""
-    config = transformers.SmolVLMConfig(
-        vision_config={**VISION, "image_size": 32},
-        text_config=transformers.LlamaConfig(**TEXT),
-        image_token_id=PICTURE,
-        scale_factor=2,
-        pad_token_id=0,
-    )
-    model = transformers.SmolVLMForConditionalGeneration(config)
-    return model, {**words_of(numbers, 4), "pixel_values": _padded(numbers, 32)}
+    classes = transformers.SmolVLMConfig, transformers.SmolVLMForConditionalGeneration
+    return _of_parts(*classes, numbers)
 
 
 MODELS: dict[str, Callable[[Sequence[int]], tuple[nn.Module, dict[str, Any]]]] = {

@@ -43,7 +43,7 @@ def found(
             has_reason = given or time_first or way.rows == batch.rows or 0 in way.dims
             if has_reason and way.dims != batch.dims and runs(way):
                 running.append(way)
-        best = [way for way in running if not any(_has_more(other, way) for other in running)]
+        best = _with_most_rows(running)
         if len(best) > 1:
             raise CaptureError(_ambiguous(best))
         yield from best
@@ -57,8 +57,7 @@ def time_first(batch: Batch, given: Mapping[str, int | None], runs: Runs) -> Ite
     if given or first.dim() not in (2, 3) or batch.dims[place] != 0:
         return
     ways = [way for ways in _by_rows(batch, {batch.names[place]: 1}) for way in ways]
-    running = [way for way in ways if way.dims != batch.dims and runs(way)]
-    best = [way for way in running if not any(_has_more(other, way) for other in running)]
+    best = _with_most_rows([way for way in ways if way.dims != batch.dims and runs(way)])
     if len(best) == 1:
         yield best[0]
 
@@ -109,6 +108,11 @@ def _ways(batch: Batch, given: Mapping[str, int | None], rows: int) -> list[Batc
 
 def _options(tensor: Tensor, rows: int) -> list[int | None]:
     return [*(dim for dim, size in enumerate(tensor.shape) if size == rows), None]
+
+
+def _with_most_rows(ways: Sequence[Batch]) -> list[Batch]:
+    """Returns the ways of which no other one has the rows, and those of more tensors."""
+    return [way for way in ways if not any(_has_more(other, way) for other in ways)]
 
 
 def _has_more(one: Batch, other: Batch) -> bool:

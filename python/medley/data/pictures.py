@@ -92,7 +92,7 @@ class Pictures:
     def stripped(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns a batch of `padded` without its padding."""
         result, counts = dict(batch), self.counts(batch)
-        inside = (torch.arange(self.most) < counts.reshape(-1, 1).cpu()).flatten()
+        inside = self._inside(counts)
         for name in self.names:
             value = batch.get(name)
             if isinstance(value, Tensor) and len(value) == len(inside) and self.each:
@@ -115,9 +115,12 @@ class Pictures:
                 f"the {self.most} of the batch that was captured: capture one with more"
             )
 
+    def _inside(self, counts: Tensor) -> Tensor:
+        """Returns which pictures of a padded batch belong to a row, and pad none."""
+        return (torch.arange(self.most) < counts.reshape(-1, 1).cpu()).flatten()
+
     def _filled(self, name: str, value: Tensor, counts: Tensor) -> Tensor:
-        counts = counts.cpu()
-        inside = (torch.arange(self.most) < counts.reshape(-1, 1)).flatten()
+        inside = self._inside(counts)
         shape = (len(counts) * self.most, *value.shape[1:])
         filled = value.new_full(shape, _PADDING.get(name, 0))
         filled[inside.to(value.device)] = value
