@@ -182,9 +182,13 @@ class Preparer {
     for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
   }
 
+  const Input* find_input(ValueId value) const {
+    const auto found = std::ranges::find(source_.inputs, value, &Input::value);
+    return found == source_.inputs.end() ? nullptr : &*found;
+  }
+
   std::string name_of(ValueId value) const {
-    for (const Input& input : source_.inputs)
-      if (input.value == value) return input.name;
+    if (const Input* input = find_input(value)) return input->name;
     const Value& made = source_.values[at(value)];
     return fmt::format("{}.{}", names_[at(made.producer)], made.result);
   }
@@ -222,9 +226,8 @@ class Preparer {
     if (values.size() != 1 || values[0] == kNone) return false;
     const OpId producer = source_.values[at(values[0])].producer;
     if (producer != kNone) return is_parameter_view(producer);
-    for (const Input& input : source_.inputs)
-      if (input.value == values[0]) return input.kind == InputKind::kParameter;
-    return false;
+    const Input* input = find_input(values[0]);
+    return input && input->kind == InputKind::kParameter;
   }
 
   ValueId accumulate(ValueId value, Phase phase, const std::string& what) {
@@ -267,10 +270,8 @@ class Preparer {
       if (work_class(op.name) != WorkClass::kView) return false;
       value = operands(op)[0];
     }
-    return std::ranges::any_of(source_.inputs, [&](const Input& input) {
-      return input.value == value &&
-             (input.kind == InputKind::kParameter || input.kind == InputKind::kBatch);
-    });
+    const Input* input = find_input(value);
+    return input && (input->kind == InputKind::kParameter || input->kind == InputKind::kBatch);
   }
 
   // Phases are contiguous. What is accumulated is so at once: a gradient that waits for the end of
