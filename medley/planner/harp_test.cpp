@@ -256,7 +256,7 @@ TEST_F(HarpTest, SaysWhatDoesNotFit) {
 }
 
 // What fits in no device alone fits in two.
-// Of hours: a micro-batch of a stage takes less than kLongest, the step more.
+// A step of hours, in which a micro-batch of a stage takes less than kLongest.
 TEST_F(HarpTest, FindsChainsOfLongSteps) {
   Cluster cluster = two_pools(2, 2);
   const double whole = static_cast<double>(step(planned(cluster, "harp", 64), cluster).value);

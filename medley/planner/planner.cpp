@@ -104,7 +104,7 @@ class Auto {
     take(i, answered(one, name(i)));
   }
 
-  // Of a strategy that fails, the reason; the others go on.
+  // Returns the plan of a strategy, or why it fails; the others go on.
   static Outcome answered(const Request& one, const std::string& strategy) {
     Outcome answer = Infeasible{};
     if (auto why = why_left_out(one, [&] { answer = one.ask(strategy); }))

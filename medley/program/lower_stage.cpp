@@ -135,7 +135,7 @@ class Lowering {
     return summed_type(name, type_of(graph_, value), connections_.wire, global_batch_);
   }
 
-  // Of each micro-batch the rows that this device has.
+  // Adds the rows that this device has of each micro-batch.
   void collect_rows(const Op& op, const std::string& name) {
     const TensorType type = summed(name, op.results[0]);
     const ValueId placed = emitter_.place_rows(operands(op)[0], type);
@@ -205,7 +205,7 @@ class Lowering {
     if (accumulates(op)) synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
       emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());
-    // What has been accumulated leaves after the last micro-batch.
+    // Accumulated values are sent after the last micro-batch.
     emitter_.enter(phase, accumulates(op));
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
@@ -269,7 +269,7 @@ class Lowering {
   LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
     const std::vector<Size>& sizes = completed_.factors->extent_sizes;
     const auto& extents = completed_.factors->labels[at(id)][at(cut.label)];
-    // Who cuts this factor, as if it were a value by itself.
+    // The axes that cut this factor, as if it were a value by itself.
     State at;
     for (const Choice& axis : choice)
       at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
@@ -316,7 +316,7 @@ class Lowering {
     return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
   }
 
-  // Of this pipeline, then of all.
+  // Sums a weight over this pipeline, then over all.
   void sum_weight(const Op& op) {
     const ValueId weight = op.results[0];
     emitter_.in_state(weight, emitter_.whole());
@@ -336,7 +336,7 @@ class Lowering {
     emitter_.flush_relays();
   }
 
-  // What the next micro-batch leaves in a buffer is not for the backward phase of this one.
+  // The backward phase of a micro-batch reads buffers as they were before the next one.
   void save_changing_buffers() {
     emitter_.enter(Phase::kForward, false);
     for (const Output& output : graph_.outputs)
@@ -363,7 +363,7 @@ class Lowering {
 
   using LocalInputs = std::map<std::pair<InputKind, std::string>, ValueId>;
 
-  // Of parameters that owners divide.
+  // Assigns new values of parameters that owners divide.
   void assign_received_values(const LocalInputs& inputs) {
     emitter_.enter(Phase::kUpdate, false);
     emitter_.send_values();
@@ -436,7 +436,7 @@ class Lowering {
     return output.kind == OutputKind::kMetric ? output.name : "";
   }
 
-  // Those of all stages, on every device.
+  // Reports the metrics of all stages on every device.
   void report_metrics(const LocalInputs& inputs) {
     std::map<std::string, TensorType> types = connections_.metrics;
     for (const auto& [name, local] : rows_)

@@ -30,7 +30,7 @@ output loss %8
 TEST(Prepare, NamesWhatAPrologueAndAPhaseBehindItBothDoApart) {
   const Prepared prepared = prepare(parse_graph(kMeanOfSome, "mean.graph"), Optimizer{});
   EXPECT_THAT(prepared.names, IsSupersetOf({"prologue//relu#0", "/relu#0", "/sum#0", "/sum#1"}));
-  EXPECT_THAT(prepared.names, Not(Contains("/exp#0")));  // nobody reads it
+  EXPECT_THAT(prepared.names, Not(Contains("/exp#0")));  // no op reads it
   const std::set<std::string> different(prepared.names.begin(), prepared.names.end());
   EXPECT_EQ(different.size(), prepared.names.size());
 }

@@ -7,7 +7,7 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 `behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery, or of its Objectives); with `epochs`, `device` ends
-as many epochs, one in each step, and nobody is lost; with `own_rows` each gives its own;
+as many epochs, one in each step, and no process is lost; with `own_rows` each gives its own;
 `other_order` says whose rows are in another; `save`: a checkpoint after so many steps, and so on,
 to FOLDER/saved; `reads`: the parameters after each step; `scaled`: in f32, with a loss scale that
 the first steps overflow; `by_step`: with what BY_STEP has; `catches_up`: who is started again

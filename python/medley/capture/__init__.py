@@ -91,7 +91,7 @@ def capture_full(
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """Those of `capture_full`."""
+    """The arguments of `capture_full` beside the model and its batch."""
 
     name: str | None
     check: bool | None

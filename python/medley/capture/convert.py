@@ -217,7 +217,7 @@ class _Writer:
             elif isinstance(what, desc.InputMutationAOTOutput):
                 source = what.mutated_input
                 if not isinstance(source, (desc.ParamAOTInput, desc.BufferAOTInput)):
-                    continue  # a tensor of the batch, which nobody reads after the step
+                    continue  # a tensor of the batch, which no step reads again
                 name = self._state_name(source.target)
                 if name in self._traced.trained:
                     at = f"{line}: " if (line := _source(value)) else ""

@@ -75,7 +75,7 @@ class Inputs:
 
     @property
     def pictures(self) -> Pictures | None:
-        """Those of the rows of a batch, with what is known of them so far."""
+        """The pictures of a row, as far as batches have shown them."""
         return self._pictures
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Course:
-    """Of a run with so many objectives, which are numbers from 0."""
+    """The order of steps of a run with so many objectives, which are numbers from 0."""
 
     def __init__(self, number: int) -> None:
         self._of = array("H")  # by step

@@ -48,7 +48,7 @@ class _Progress:
 
 
 class Evaluations:
-    """Of one run."""
+    """The evaluations of one run, each made once."""
 
     def __init__(self, recovery: Recovery, member: Member, notice: Notice) -> None:
         self._recovery = recovery

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Once:
-    """Of one run, under one name in the store. An act is known by the steps before it, and as the
-    first, second, ... after these; what it gives can be written as JSON."""
+    """Acts that a run makes once, under one name in the store. An act is known by the steps before
+    it, and as the first, second, ... after these; its result can be written as JSON."""
 
     def __init__(self, recovery: Recovery, member: Member, name: str) -> None:
         self._recovery = recovery

@@ -81,8 +81,8 @@ def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 
 
 class Tempo:
-    """Of the steps of one objective in one process, in one epoch after another. `gain`: what part
-    of a step a plan for other factors would save; `name`: of the objective, in the store."""
+    """Follows the steps of one objective in one process, in one epoch after another. `gain`: the
+    part of a step that a plan for other factors saves; `name`: of the objective, in the store."""
 
     def __init__(
         self,
