@@ -153,6 +153,60 @@ def smolvlm(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
     return _of_parts(*classes, numbers)
 
 
+_GRIDS = ((1, 4, 4), (1, 4, 8), (1, 8, 4), (1, 4, 4))  # frames, height, width in patches
+
+
+def _with_grids(model: Any, numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
+    """Returns a model and pictures of several sizes, each between two words."""
+    grids = [_GRIDS[place % len(_GRIDS)] for place in range(sum(numbers))]
+    ids, mask = torch.randint(1, PICTURE - 1, (len(numbers), 26)), torch.ones(len(numbers), 26)
+    found = iter(grids)
+    for row, number in enumerate(numbers):
+        first = 1 + row % 2
+        mask[row, 26 - row % 3 :] = 0
+        for _ in range(number):
+            frames, height, width = next(found)
+            tokens = frames * height * width // 4
+            ids[row, first : first + tokens] = PICTURE
+            first += tokens + 1
+    return model, {
+        "input_ids": ids,
+        "labels": ids.masked_fill((ids == PICTURE) | (mask == 0), -100),
+        "attention_mask": mask.long(),
+        "mm_token_type_ids": (ids == PICTURE).long(),
+        "pixel_values": torch.randn(sum(t * h * w for t, h, w in grids), 3 * 2 * 2 * 2),
+        "image_grid_thw": torch.tensor(grids),
+    }
+
+
+_ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+_TOWER = {"depth": 3, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 2}
+
+
+def qwen2_vl(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
+    """Qwen2-VL."""
+    config = transformers.Qwen2VLConfig(
+        vision_config={**_TOWER, "embed_dim": 16, "hidden_size": 16, "mlp_ratio": 2},
+        text_config={**TEXT, "rope_parameters": _ROPE},
+        image_token_id=PICTURE,
+        video_token_id=59,
+    )
+    return _with_grids(transformers.Qwen2VLForConditionalGeneration(config), numbers)
+
+
+def qwen2_5_vl(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
+    """Qwen2.5-VL, whose first and last layers of vision see windows."""
+    tower = {**_TOWER, "hidden_size": 16, "out_hidden_size": 16, "intermediate_size": 24}
+    config = transformers.Qwen2_5_VLConfig(
+        vision_config={**tower, "window_size": 8, "fullatt_block_indexes": [1]},
+        text_config={**TEXT, "rope_parameters": _ROPE},
+        image_token_id=PICTURE,
+        video_token_id=59,
+    )
+    return _with_grids(transformers.Qwen2_5_VLForConditionalGeneration(config), numbers)
+
+
 MODELS: dict[str, Callable[[Sequence[int]], tuple[nn.Module, dict[str, Any]]]] = {
-    each.__name__: each for each in (llava, paligemma, gemma3, internvl, idefics3, smolvlm)
+    each.__name__: each
+    for each in (llava, paligemma, gemma3, internvl, idefics3, smolvlm, qwen2_vl, qwen2_5_vl)
 }

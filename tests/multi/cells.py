@@ -39,7 +39,10 @@ LEARNING_RATE = 1e-3
 MODELS = {
     **ZOO,
     **row_models.MODELS,
-    "llava": lambda batch: vision_models.llava([1, 0, 2, 0, 1, 2][:batch]),
+    **{
+        name: functools.partial(lambda made, batch: made([1, 0, 2, 0, 1, 2][:batch]), made)
+        for name, made in vision_models.MODELS.items()
+    },
     # Wide enough that what stages send is not computed again by each of them.
     "wide mlp": functools.partial(models.mlp, inputs=128, width=128, layers=4, outputs=8),
 }
@@ -168,6 +171,7 @@ MATRIX = {
 }
 # What only the nightly run starts processes for.
 MORE = {
+    **{f"rows of {model}": of_rows(model) for model in ("idefics3", "qwen2_vl", "qwen2_5_vl")},
     **{f"one axis: {name}": of_one_axis(case) for name, case in one_axis.CASES.items()},
     **{f"two axes: {name}": of_two_axes(case) for name, case in two_axes.CASES.items()},
     **{f"pipeline: {name}": of_pipeline(case) for name, case in pipelines.CASES.items()},

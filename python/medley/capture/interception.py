@@ -414,7 +414,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(owner, name, random_ops.refuse_seed)
         for owner, name, replacement in (
             *capture_patches(),
-            *(pictures.picture_patches() if interceptor.has_pictures else ()),
+            *(pictures.picture_patches(interceptor.prime) if interceptor.has_pictures else ()),
             *bitsandbytes_patches(),
             *peft_patches(),
             *side_doors.side_door_patches(),

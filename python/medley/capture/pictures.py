@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medley.capture.picture_grids import grid_patches
+
 
 def masked_scatter(
     original: Callable[..., Tensor], rows: int, input: Tensor, mask: Tensor, source: Tensor
@@ -71,8 +73,10 @@ def keep_all(
     return outputs
 
 
-def picture_patches() -> Iterator[tuple[Any, str, Any]]:
-    """Yields owner, name and replacement of what a capture needs of models with pictures."""
+def picture_patches(rows: int) -> Iterator[tuple[Any, str, Any]]:
+    """Yields owner, name and replacement of what a capture of so many rows needs of models with
+    pictures."""
+    yield from grid_patches(rows)
     for kind, owner in (("idefics3", "Idefics3Model"), ("smolvlm", "SmolVLMModel")):
         module = sys.modules.get(f"transformers.models.{kind}.modeling_{kind}")
         if module is not None and hasattr(getattr(module, owner, None), "get_image_features"):

@@ -67,7 +67,11 @@ def hint(batch: Batch) -> str:
     dim is as long as there are rows."""
     for name, tensor, dim in zip(batch.names, batch.tensors, batch.dims, strict=True):
         others = [d for d, size in enumerate(tensor.shape) if size == batch.rows and d != dim]
-        if others and batch.rows > 1 and (batch.pictures is None or name != "pixel_values"):
+        if (
+            others
+            and batch.rows > 1
+            and (batch.pictures is None or name not in batch.pictures.names)
+        ):
             has = "no rows" if dim is None else f"its rows in dim {dim}"
             return (
                 f"batch[{name!r}] is {list(tensor.shape)} and is taken to have {has}; if dim "
