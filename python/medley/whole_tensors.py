@@ -46,9 +46,12 @@ def read_kind(
     among: Collection[str] | None,
     together: Together,
 ) -> dict[str, Tensor]:
-    """Returns copies of all tensors of a kind, or of those `among` the names."""
+    """Returns copies of all tensors of a kind, or of those `among` the names, in the order of the
+    graph, which is that of the model: stages have an order of their own."""
     names = [name for each, name in run.values if each == kind]
     names = [name for name in names if among is None or name in among]
+    order = {each: place for place, each in enumerate(types)}
+    names.sort(key=lambda name: order[_input_of(kind, name)])
     whole = job is None or all(
         not run.is_cut(kind, name) and len(run.holders(kind, name)) == job.size for name in names
     )
@@ -84,8 +87,13 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
 
 def dtype_of(types: Types, kind: str, name: str) -> torch.dtype:
     """Returns that of a value; of a state, "average:<parameter>", that of the optimizer."""
-    dtype = types[("parameter", name.rpartition(":")[2]) if kind != "buffer" else (kind, name)][0]
+    dtype = types[_input_of(kind, name)][0]
     return torch.promote_types(dtype, torch.float32) if kind == "state" else dtype
+
+
+def _input_of(kind: str, name: str) -> tuple[str, str]:
+    """Returns the input of the graph that a value belongs to."""
+    return (kind, name) if kind == "buffer" else ("parameter", name.rpartition(":")[2])
 
 
 def start(
