@@ -264,6 +264,25 @@ class Loss(nn.Module):
 # --- the draws of plain PyTorch -------------------------------------------------------------------
 
 
+class Recogniser(nn.Module):
+    """CTC of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(5, 7)
+
+    def forward(self, sound: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
+        scores = F.log_softmax(self.head(sound), dim=-1).transpose(0, 1)
+        return F.ctc_loss(scores, targets, torch.full_like(lengths, 12), lengths)
+
+
+def test_check_takes_targets_that_look_like_a_mask() -> None:
+    batch = torch.randn(4, 12, 5), torch.ones(4, 4).long(), torch.full((4,), 3)
+    assert not medley.capture(Recogniser(), batch).unchecked
+    batch[1][:, 3] = 0  # pads
+    assert not medley.capture(Recogniser(), batch).unchecked
+
+
 def test_substitute_is_reachable_and_draws_as_the_trainer_does(tmp_path: Any) -> None:
     model, batch = attending(p=0.4)
     cluster = tmp_path / "cluster.yaml"

@@ -27,6 +27,7 @@ from medley.capture.errors import CaptureError, quiet
 from medley.capture.graph_text import GraphText
 from medley.capture.parting import Recorder, first_parting, owner_of
 from medley.capture.root import replaced_state
+from medley.capture.sequences import without_blanks
 from medley.capture.state import Attributes, RandomStates
 from medley.data.pictures import Pictures
 
@@ -458,6 +459,7 @@ class _Pair:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interception.uncompiled())
             stack.enter_context(interception.on_one_device(self._device))
+            stack.enter_context(without_blanks())
             if precision.double:
                 stack.callback(torch.set_default_dtype, default)
                 torch.set_default_dtype(torch.float64)

@@ -3,6 +3,7 @@ padded tensors, with masks."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,6 +46,30 @@ def ctc_loss(
     if reduction == "mean":
         return mean(loss / lengths.clamp(min=1))
     return loss.sum() if reduction == "sum" else loss
+
+
+@contextlib.contextmanager
+def without_blanks() -> Iterator[None]:
+    """Lets `F.ctc_loss` refuse targets that are the blank: PyTorch's gradients of these are wrong."""
+    original = F.ctc_loss
+
+    def checked(
+        log_probs: Tensor, targets: Tensor, inputs: Any, lengths: Any, *args: Any, **kw: Any
+    ) -> Tensor:
+        blank = kw.get("blank", args[0] if args else 0)
+        used = targets
+        if targets.dim() == 2:
+            ends = torch.as_tensor(lengths, device=targets.device).unsqueeze(1)
+            used = targets[torch.arange(targets.shape[1], device=targets.device) < ends]
+        if (used == blank).any():
+            raise ValueError(f"ctc_loss: found targets that are the blank, {blank}")
+        return original(log_probs, targets, inputs, lengths, *args, **kw)
+
+    F.ctc_loss = checked
+    try:
+        yield
+    finally:
+        F.ctc_loss = original
 
 
 def _lengths(given: Any, rows: int) -> Tensor:
