@@ -27,7 +27,7 @@ def cut(batch: Any, length: int, planned: int) -> Any:
     if isinstance(batch, Tensor):
         for dim in range(1, batch.dim()):
             if batch.shape[dim] == planned:
-                batch = batch.narrow(dim, 0, length)
+                batch = batch.narrow(dim, 0, length).contiguous()
         return batch
     return {name: cut(value, length, planned) for name, value in batch.items()}
 
