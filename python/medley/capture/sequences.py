@@ -50,7 +50,7 @@ def ctc_loss(
 
 @contextlib.contextmanager
 def without_blanks() -> Iterator[None]:
-    """Lets `F.ctc_loss` refuse targets that are the blank: PyTorch's gradients of these are wrong."""
+    """Lets `F.ctc_loss` refuse targets that are the blank, whose gradients PyTorch gets wrong."""
     original = F.ctc_loss
 
     def checked(
@@ -65,11 +65,12 @@ def without_blanks() -> Iterator[None]:
             raise ValueError(f"ctc_loss: found targets that are the blank, {blank}")
         return original(log_probs, targets, inputs, lengths, *args, **kw)
 
-    F.ctc_loss = checked
+    functional: Any = F
+    functional.ctc_loss = checked
     try:
         yield
     finally:
-        F.ctc_loss = original
+        functional.ctc_loss = original
 
 
 def _lengths(given: Any, rows: int) -> Tensor:
