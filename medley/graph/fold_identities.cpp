@@ -105,6 +105,21 @@ ValueId beside_neutral(const Op& op, const UniformValues& uniform) {
   return kNone;
 }
 
+// Whether an op takes the first elements of a buffer, such as the positions of as many tokens as a
+// batch has. A longest batch takes all: the op stays, so that shorter batches have the same ops.
+bool takes_first_of_buffer(const Graph& graph, const Op& op, ValueId operand) {
+  constexpr double kNoEnd = 9e18;
+  if (op.name != "aten.slice.Tensor" || number_argument(op, 3).value_or(kNoEnd) >= kNoEnd)
+    return false;
+  for (const Op* before = producer_of(graph, operand);
+       before && before->name == "aten.slice.Tensor";
+       before = producer_of(graph, operand))
+    operand = tensor_argument(*before, 0);
+  return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](const Input& input) {
+    return input.kind == InputKind::kBuffer && input.value == operand;
+  });
+}
+
 // Returns the value of the new graph that a translated op would only repeat, or kNone.
 ValueId repeated(const Graph& graph,
                  const Op& op,
@@ -117,7 +132,7 @@ ValueId repeated(const Graph& graph,
     return value != kNone && type_of(graph, value) == result;
   };
   if (const ValueId x = beside_neutral(op, uniform); same_type(x)) return x;
-  if (operand == kNone) return kNone;
+  if (operand == kNone || takes_first_of_buffer(graph, op, operand)) return kNone;
   if (std::binary_search(kCopies.begin(), kCopies.end(), short_name(op)) && same_type(operand))
     return operand;
   if (const ValueId root = undone_permutation(graph, op, operand); same_type(root)) return root;

@@ -111,6 +111,20 @@ TEST(FoldIdentities, LeavesWhatChangesSomething) {
       "%8");
 }
 
+TEST(FoldIdentities, LeavesTheFirstElementsOfABuffer) {
+  const auto folded = [](const std::string& end) {
+    const std::string text = R"(medley-graph 1
+graph "g"
+symbols b
+%0 = buffer "positions" : i64[1, 16]
+)" + op("%1", "aten.slice.Tensor(%0, 1, 0, " + end + ", 1)", "i64[1, 16]") +
+                             op("%2", "test.use.default(%1)", "f32[]") + "output loss %2\n";
+    return fold_identities(parse_graph(text, "g")).ops.size() == 1;
+  };
+  EXPECT_FALSE(folded("16"));  // of a batch of 15 tokens it is 15
+  EXPECT_TRUE(folded("9223372036854775807"));
+}
+
 TEST(FoldIdentities, PermutesThatUndoEachOther) {
   EXPECT_EQ(identity(filled(op("%9", "aten.t.default(%7)", "f32[b, 8]"))), "%3");
   EXPECT_EQ(identity(filled(op("%9", "aten.transpose.int(%7, 0, -1)", "f32[b, 8]"))), "%3");

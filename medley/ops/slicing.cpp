@@ -11,17 +11,20 @@ namespace {
 
 const std::vector<std::vector<int>> kLinearInFirst = {{0}};
 
-// Dims of equal size are one label in all operands of full rank and the result; any other dim is
-// locked in each of them.
+constexpr double kNoEnd = 9e18;
+
+// Dims of equal size are one label in all operands of full rank and the result; any other dim, and
+// `locked`, is locked in each of them.
 std::optional<Instance> map_equal_dims(const Graph& graph,
                                        const Op& op,
-                                       std::vector<std::vector<int>> linear) {
+                                       std::vector<std::vector<int>> linear,
+                                       std::optional<size_t> locked = std::nullopt) {
   InstanceBuilder builder(graph, op);
   const auto& to = builder.result();
   for (size_t i = 0; i < builder.num_operands(); ++i)
     if (builder.operand(i).size() != to.size()) return std::nullopt;
   for (size_t d = 0; d < to.size(); ++d) {
-    bool equal = true;
+    bool equal = d != locked;
     for (size_t i = 0; i < builder.num_operands(); ++i) equal &= builder.operand(i)[d] == to[d];
     if (!equal) continue;
     const int label = builder.label(to[d]);
@@ -32,7 +35,10 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
 }
 
 std::optional<Instance> slice(const Graph& graph, const Op& op) {
-  return map_equal_dims(graph, op, kLinearInFirst);
+  // What ends somewhere is a part, even if it has all elements: of shorter batches it has not.
+  const auto end = number(op, 3);
+  const auto d = dim(op, 1, type_of(graph, op.results[0]).shape.size());
+  return map_equal_dims(graph, op, kLinearInFirst, end && *end < kNoEnd ? d : std::nullopt);
 }
 
 std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {

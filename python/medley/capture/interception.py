@@ -112,6 +112,9 @@ class Interceptor:
         self._by_function.update(assertions.replacements(self.refused))
         self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
         self._by_function.update(side_doors.replacements())
+        self._by_function[Tensor.__getitem__] = functools.partial(
+            rewrites.first_of, Tensor.__getitem__
+        )
         self._by_function[Tensor.__setitem__] = functools.partial(
             rewrites.assign, Tensor.__setitem__
         )
