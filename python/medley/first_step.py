@@ -70,15 +70,16 @@ class FirstStep:
             rows = self._inputs.rows(batch)
             return _trained(graph, self._model, self._machines, batch, rows)
 
-        return proof.prove_microbatches(
+        return proof.prove(
             self._model,
             example,
             graph.text(),
             graph.constants,
             graph.autocast,
-            train,
+            True,
             rows_of(graph, example),
             graph.pictures,
+            train=train,
         )
 
 

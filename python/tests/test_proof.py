@@ -17,6 +17,7 @@ from zoo_names import names_but
 import medley
 from medley import custom_ops, first_step
 from medley.capture import CaptureError, attention, draws, interception
+from medley.capture.graph_text import GraphText
 from medley.graph import compare
 
 CLUSTER = """
@@ -350,3 +351,13 @@ def test_first_step_finds_a_penalty_that_counts_once_per_microbatch(
     monkeypatch.setattr(first_step, "_trained", counted_twice)
     with pytest.raises(CaptureError, match=r"module 'a', test_proof.py:\d+: two micro-batches"):
         step_by_microbatches(tmp_path)
+
+
+def test_graph_text_counts_no_bytes_for_views() -> None:
+    text = GraphText(
+        'graph "g" version 1\nsymbols b\n%0 = batch "x" : f32[b, 4]\n'
+        '%1 = aten.view.default(%0, [b*4]) : f32[b*4] @forward ""\n'
+        '%2 = aten.unbind.int(%0, 1) : f32[b] @forward ""\n'
+        '%3 = aten.exp.default(%1) : f32[b*4] @forward ""\n'
+    )
+    assert text.bytes({"b": 3}) == 3 * 4 * 4
