@@ -150,14 +150,9 @@ class _Pair:
         self._unchanged: dict[int, Tensor] = {}  # copies of parameters, by the id of the original
         self._require_inputs(state, constants)
         first = {id(each): name for name, each in state.items()}
-        self._same = {
-            name: first[id(each)]
-            for name, each in (
-                *model.named_parameters(remove_duplicate=False),
-                *model.named_buffers(remove_duplicate=False),
-            )
-            if id(each) in first
-        }
+        names = model.named_parameters, model.named_buffers
+        every = (each for named in names for each in named(remove_duplicate=False))
+        self._same = {name: first[id(each)] for name, each in every}
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         if frozen := set(text.trained) - set(self._trained):
             raise _UnableError(f"the graph trains {min(frozen)!r}, which the model does not")
@@ -293,20 +288,24 @@ class _Pair:
         """Raises CaptureError if a step of two micro-batches is not the mean of both."""
         if "scalar:rng" in self._text.inputs:
             raise _UnableError("its random numbers follow the place in the whole batch")
-        if "\noutput buffer" in self._text.text:
-            raise _UnableError("its buffers change from one micro-batch to the next")
         halves = [other_values.few_rows(self._batch, 2, first) for first in (0, 2)]
         whole = other_values.few_rows(self._batch, 4)
         found = train(dict(zip(self._batch.names, whole, strict=True)))
-        one, two = (self._of_model(half, _AS_IT_IS, found)[0] for half in halves)
-        wanted = {name: (each + two[name]) / 2 for name, each in one.items() if name in found}
-        gaps = {name: gap_of(each, found[name]) for name, each in wanted.items()}
-        scale = max(size for _, size in gaps.values())
+        one, _ = self._of_model(halves[0], _AS_IT_IS, found)
+        for name in (each for each in self._state if f"buffer:{each}" in one):
+            before, left = self._state[name], one.pop(f"buffer:{name}")  # for the second half
+            is_parameter = isinstance(before, nn.Parameter)
+            self._unchanged[id(before)] = nn.Parameter(left, False) if is_parameter else left
+        two, _ = self._of_model(halves[1], _AS_IT_IS, found)
+        wanted = {n: (one[n] + each) / 2 if n in one else each for n, each in two.items()}
+        gaps = {name: gap_of(wanted[name], found[name]) for name in wanted if name in found}
+        scale = max(size for name, (_, size) in gaps.items() if not name.startswith("buffer:"))
         far = [n for n, (gap, size) in gaps.items() if gap > 0.01 * size + 1e3 * self._eps * scale]
         if not far:
             return
         far.sort(key=lambda name: gaps[name][0] / max(gaps[name][1], 1e-30), reverse=True)
-        place = owner_of(self._text, Recorder(), _gradients_first(far))
+        gradients = [name for name in far if name.startswith("gradient:")]
+        place = owner_of(self._text, Recorder(), gradients[:1] or far)
         raise CaptureError(
             f"{place}: two micro-batches, each a batch of its own, compute something else than "
             f"their mean in PyTorch: {told(far[0], wanted[far[0]], found[far[0]])}. "
@@ -519,8 +518,3 @@ def _loss_beside(result: Any, found: Values) -> Tensor:
         return loss
     graph = float(found["loss"])
     return min(loss[0] / loss[1], loss[0], key=lambda x: abs(float(x.detach()) - graph))
-
-
-def _gradients_first(names: Sequence[str]) -> list[str]:
-    gradients = [name for name in names if name.startswith("gradient:")]
-    return gradients[:1] or list(names)
