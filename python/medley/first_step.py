@@ -70,22 +70,23 @@ class FirstStep:
             rows = self._inputs.rows(batch)
             return _trained(graph, self._model, self._machines, batch, rows)
 
-        return proof.prove_microbatches(
+        return proof.prove(
             self._model,
             example,
             graph.text(),
             graph.constants,
             graph.autocast,
-            train,
+            True,
             rows_of(graph, example),
             graph.pictures,
+            train=train,
         )
 
 
 def _trained(
     graph: Graph, model: nn.Module, machines: Cluster, batch: Any, rows: int
 ) -> dict[str, Tensor]:
-    """Returns loss and gradients of a step on one device, in two micro-batches."""
+    """Returns loss, gradients and buffers of a step on one device, in two micro-batches."""
     from medley.trainer import Trainer
 
     device = machines.devices[0]
@@ -106,6 +107,7 @@ def _trained(
     trainer = Trainer(model, graph, plan, SGD(lr=0.0), local=True, cluster=machines)
     trainer._first_step.leave_out()
     loss = torch.tensor(trainer.step(batch).loss)
-    gradients = trainer.gradients()
+    found = {f"gradient:{name}": each for name, each in trainer.gradients().items()}
+    found |= {f"buffer:{name}": each for name, each in trainer.buffers().items()}
     trainer.finish()
-    return {"loss": loss} | {f"gradient:{name}": each for name, each in gradients.items()}
+    return {"loss": loss} | found

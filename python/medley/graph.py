@@ -153,7 +153,7 @@ def capture(
         pictures = None
 
     def first() -> Capture:
-        from medley.capture import capture_full
+        from medley.capture import capture_full, placed
 
         if isinstance(model, nn.Module) and not model.training:
             warnings.warn(
@@ -169,7 +169,7 @@ def capture(
         view = called(model, loss)
         called_as = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
         graph_name = name or ".".join([type(model).__name__, called_as][: 1 + (view is not model)])
-        with training(model, None if train is None else among(train)):
+        with placed(view), training(model, None if train is None else among(train)):
             beside = functools.partial(reported, is_wanted=among(outputs), carry=carry or {})
             captured = capture_full(
                 view,

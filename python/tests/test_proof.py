@@ -17,6 +17,7 @@ from zoo_names import names_but
 import medley
 from medley import custom_ops, first_step
 from medley.capture import CaptureError, attention, draws, interception
+from medley.capture.graph_text import GraphText
 from medley.graph import compare
 
 CLUSTER = """
@@ -336,11 +337,26 @@ class Penalised(nn.Module):
         return self.a(x).pow(2).mean() + 0.1 * self.a.weight.pow(2).sum()
 
 
-def step_by_microbatches(tmp_path: Any) -> tuple[float, float]:
+class Averaged(nn.Module):
+    """Its rows have the mean of the batches before taken away: each micro-batch moves the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 1)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.5).add_(0.5 * x.mean(0))
+        return self.a(x - self.mean).pow(2).mean()
+
+
+def step_by_microbatches(
+    tmp_path: Any, make: Callable[[], nn.Module] = Penalised
+) -> tuple[float, float]:
     """Returns the loss of a trainer and that of PyTorch's mean over two micro-batches."""
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER)
-    model, x = Penalised(), torch.randn(4, 6)
+    model, x = make(), torch.randn(4, 6)
     graph = medley.capture(model, x)
     entries = {
         "format": "medley-plan",
@@ -369,3 +385,34 @@ def test_first_step_finds_a_penalty_that_counts_once_per_microbatch(
     monkeypatch.setattr(first_step, "_trained", counted_twice)
     with pytest.raises(CaptureError, match=r"module 'a', test_proof.py:\d+: two micro-batches"):
         step_by_microbatches(tmp_path)
+
+
+def test_first_step_checks_buffers_that_each_microbatch_changes(tmp_path: Any) -> None:
+    step_by_microbatches(tmp_path, Averaged)
+
+
+@pytest.mark.parametrize("name", ["buffer:mean", "gradient:a.weight"])
+def test_first_step_finds_a_buffer_that_a_microbatch_does_not_change(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_one(graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
+        found = trained(graph, model, machines, x, rows)
+        model = copy.deepcopy(model)
+        model(x).backward()
+        wrong = {"buffer:mean": model.mean, "gradient:a.weight": model.a.weight.grad}
+        return found | {name: wrong[name]}
+
+    trained = first_step._trained
+    monkeypatch.setattr(first_step, "_trained", as_one)
+    with pytest.raises(CaptureError, match=rf"test_proof.py:\d+: two micro-batches.*{name}"):
+        step_by_microbatches(tmp_path, Averaged)
+
+
+def test_graph_text_counts_no_bytes_for_views() -> None:
+    text = GraphText(
+        'graph "g" version 1\nsymbols b\n%0 = batch "x" : f32[b, 4]\n'
+        '%1 = aten.view.default(%0, [b*4]) : f32[b*4] @forward ""\n'
+        '%2 = aten.unbind.int(%0, 1) : f32[b] @forward ""\n'
+        '%3 = aten.exp.default(%1) : f32[b*4] @forward ""\n'
+    )
+    assert text.bytes({"b": 3}) == 3 * 4 * 4

@@ -9,18 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import exactness
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+import medley
 from medley.capture import CaptureError, capture_text
 
 sys.path.insert(0, str(Path(__file__).parent / "modules"))
 
 import refusals
 from module_table import TABLE
+from module_training import small_and_precise
 
 SECONDS = 20.0  # of this process
 CHARACTERS = 600  # six lines
@@ -103,13 +104,6 @@ def test_a_loop_that_no_rehearsal_sees_has_an_end() -> None:
     assert re.search(r"test_refusals\.py:\d+: a loop over the rows", message), message
 
 
-# What is refused before forward runs.
-WITHOUT_A_LINE = (
-    "batches/",
-    "structures/function_instead",
-    "structures/scripted",
-    "structures/lazy",
-)
 _MODULES = [name for names in refusals.CAPTURE.values() for name in names]
 
 
@@ -121,11 +115,20 @@ _MODULES = [name for names in refusals.CAPTURE.values() for name in names]
     ],
 )
 def test_a_module_of_the_tier_is_refused_shortly(name: str) -> None:
-    with exactness.double_precision():
+    with small_and_precise():
         model, batch = TABLE[name].make()
         message = refusal(model, batch)
-    if not name.startswith(WITHOUT_A_LINE):
-        assert LINE.search(message), message
+    assert LINE.search(message), message
+
+
+def test_a_scripted_model_is_refused_at_the_line_of_its_source() -> None:
+    model = torch.jit.trace(Net(lambda h, x: h.pow(2).mean()), torch.randn(6, 3))
+    assert "test_refusals.py:" in refusal(model, torch.randn(6, 3))
+
+
+def test_an_output_that_the_model_does_not_return_is_refused_at_its_line() -> None:
+    with pytest.raises(CaptureError, match=r"^test_refusals\.py:\d+: outputs: found 'logits'"):
+        medley.capture(Net(lambda h, x: h.pow(2).mean()), torch.randn(6, 3), outputs="logits")
 
 
 def test_a_parameter_that_forward_changes_is_named_at_its_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,13 +20,13 @@ from medley.capture.convert import Converted, convert
 from medley.capture.draws import substitute
 from medley.capture.errors import CaptureError, RowsError, shortened
 from medley.capture.model_check import check_model
-from medley.capture.modules import forward_line
+from medley.capture.modules import placed
 from medley.capture.rehearsal import rehearse, runs
 from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
 from medley.data.pictures import Pictures
 
-__all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "substitute"]
+__all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "placed", "substitute"]
 
 _CHECK_BELOW_OPS = 2000
 _NEAR = 16
@@ -76,51 +76,43 @@ def capture_full(
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
-    check_model(model)
     given = rows or {}
-    batch = read_batch(example_batch, given, pictures)
-    options = _Options(name, check, autocast, beside, assigned)
-    try:
+
+    def captured(batch: Batch) -> Capture:
+        return _captured(model, batch, name, check, autocast, beside, assigned)
+
+    with placed(model):
+        check_model(model)
+        batch = read_batch(example_batch, given, pictures)
         with quantized.as_buffers(model):
-            return _with_rows_found(model, batch, given, options)
-    except CaptureError as error:
-        if re.search(r"\.py:\d+", message := str(error)) or not (place := forward_line(model)):
-            raise
-        raise CaptureError(f"{place}: {message}") from None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The arguments of `capture_full` beside the model and its batch."""
-
-    name: str | None
-    check: bool | None
-    autocast: torch.dtype | None
-    beside: Beside | None
-    assigned: set[Place] | None
+            return _with_rows_found(model, batch, given, autocast, captured)
 
 
 def _with_rows_found(
-    model: nn.Module, batch: Batch, given: Mapping[str, int | None], options: _Options
+    model: nn.Module,
+    batch: Batch,
+    given: Mapping[str, int | None],
+    autocast: torch.dtype | None,
+    captured: Callable[[Batch], Capture],
 ) -> Capture:
     def trial(way: Batch) -> bool:
-        return runs(model, way, options.autocast)
+        return runs(model, way, autocast)
 
     is_time_first = row_dims.is_time_first(model)
     try:
-        captured = _captured(model, batch, options)
+        first = captured(batch)
     except RowsError as error:
         for way in row_dims.found(batch, given, trial, is_time_first):
             try:
-                return _captured(model, way, options)
+                return captured(way)
             except RowsError:
                 continue
         raise error from None
-    if is_time_first and _rows_meet(captured):
+    if is_time_first and _rows_meet(first):
         for way in row_dims.time_first(batch, given, trial):
-            other = _captured(model, way, options)
-            return captured if _rows_meet(other) else other
-    return captured
+            other = captured(way)
+            return first if _rows_meet(other) else other
+    return first
 
 
 def _rows_meet(captured: Capture) -> bool:
@@ -128,12 +120,19 @@ def _rows_meet(captured: Capture) -> bool:
     return bool(_core.row_coupling(graph))
 
 
-def _captured(model: nn.Module, batch: Batch, options: _Options) -> Capture:
-    name, check, autocast = options.name, options.check, options.autocast
-    assigned, beside = options.assigned, options.beside
+def _captured(
+    model: nn.Module,
+    batch: Batch,
+    name: str | None,
+    check: bool | None,
+    autocast: torch.dtype | None,
+    beside: Beside | None,
+    assigned: set[Place] | None,
+) -> Capture:
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__
-    _check_autocast(autocast)
+    if autocast not in (None, torch.bfloat16):
+        raise CaptureError(f"autocast: found {autocast}, expected torch.bfloat16")
     most = None
     if assigned is None:
         assigned, most = rehearse(model, batch, (first, second), autocast)
@@ -147,20 +146,9 @@ def _captured(model: nn.Module, batch: Batch, options: _Options) -> Capture:
     return Capture(converted.text, converted.constants, assigned)
 
 
-def capture_text(
-    model: nn.Module,
-    example_batch: Any,
-    name: str | None = None,
-    check: bool | None = None,
-    autocast: torch.dtype | None = None,
-) -> str:
+def capture_text(*arguments: Any, **options: Any) -> str:
     """Returns the text of `capture_full`."""
-    return capture_full(model, example_batch, name, check, autocast).text
-
-
-def _check_autocast(dtype: torch.dtype | None) -> None:
-    if dtype not in (None, torch.bfloat16):
-        raise CaptureError(f"autocast: found {dtype}, expected torch.bfloat16")
+    return capture_full(*arguments, **options).text
 
 
 def _is_near_batch(text: str, prime: int) -> bool:

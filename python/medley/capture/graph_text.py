@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -94,20 +95,14 @@ class GraphText:
         return "".join(part if part.startswith('"') else names.sub("f64", part) for part in parts)
 
     def bytes(self, symbols: Mapping[str, int]) -> int:
-        """Returns the bytes of all results of the forward pass."""
-        return self._total(
-            symbols,
-            lambda op: sum(
-                t.numel(symbols) * t.dtype.itemsize for t in op.results if t is not None
-            ),
-        )
+        """Returns the bytes of all results of the forward pass. Views have none of their own."""
+        own = (op for op in self.ops if op.phase != "backward" and not _is_view(op.name))
+        results = [each for op in own for each in op.results if each is not None]
+        return sum(each.numel(symbols) * each.dtype.itemsize for each in results)
 
     def flops(self, symbols: Mapping[str, int]) -> int:
         """Returns about how many products and sums the products of the forward pass have."""
-        return self._total(symbols, lambda op: self._flops_of(op, symbols))
-
-    def _total(self, symbols: Mapping[str, int], of: Callable[[Op], int]) -> int:
-        return sum(of(op) for op in self.ops if op.phase != "backward")
+        return sum(self._flops_of(op, symbols) for op in self.ops if op.phase != "backward")
 
     def _flops_of(self, op: Op, symbols: Mapping[str, int]) -> int:
         result = op.results[0]
@@ -123,6 +118,14 @@ class GraphText:
         else:
             depth = inner.shape(symbols)[-1] if inner else 1
         return 2 * result.numel(symbols) * depth
+
+
+@functools.cache
+def _is_view(name: str) -> bool:
+    """Returns whether an op such as `aten.view.default` returns memory of its operand."""
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    return packet == "_unsafe_view" or bool(op and op.is_view)
 
 
 def _types(text: str) -> list[Type | None]:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from medley.capture.errors import CaptureError
 
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
@@ -43,13 +46,25 @@ def calling_line() -> str:
     return ""
 
 
-def forward_line(module: Any) -> str:
-    """Returns "file.py:12", where the forward of a module is written, or ""."""
+def forward_line(model: Any) -> str:
+    """Returns "file.py:12", where a function or the forward of a module is written, or ""."""
+    if isinstance(model, torch.jit.ScriptModule):
+        found = re.search(r"([^\s/]+\.py:\d+)", str(getattr(model, "graph", "")))
+        return found[1] if found else ""
+    forward = inspect.unwrap(getattr(type(model), "forward", model))
+    code = getattr(forward, "__code__", None)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else ""
+
+
+@contextlib.contextmanager
+def placed(model: Any) -> Iterator[None]:
+    """Gives a CaptureError from the block the line of forward, unless it names a line."""
     try:
-        code = inspect.unwrap(type(module).forward).__code__
-    except AttributeError:
-        return ""
-    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+        yield
+    except CaptureError as error:
+        if re.search(r"\.py:\d+", message := str(error)) or not (place := forward_line(model)):
+            raise
+        raise CaptureError(f"{place}: {message}") from None
 
 
 def holders(name: str) -> list[Any]:

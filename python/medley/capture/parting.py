@@ -18,8 +18,7 @@ _MOST_BYTES = 2 << 30  # of values of a graph that are looked at together
 
 @dataclasses.dataclass
 class _Call:
-    """A call of a module. `lacking`: the numbers of its inputs and outputs that no value of the
-    graph has yet been equal to; `gap`: how far the nearest of the module's values is."""
+    """A call of a module."""
 
     path: str
     inputs: list[_Seen]
@@ -35,7 +34,6 @@ class _Seen:
         self.is_found = False
         self.has_candidate = False
         self.source = ""
-        self.gap = math.inf
 
     def look(self, value: Tensor, relative: float, of_module: bool, source: str) -> None:
         """Compares with a value of the graph that has as many elements."""
@@ -49,7 +47,7 @@ class _Seen:
         self.is_found |= gap <= bound
         if of_module:
             self.has_candidate = True
-            self.source, self.gap = source, gap
+            self.source = source
 
 
 class Recorder:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from medley import custom_ops, quantized
 from medley.ambient import own_state
@@ -24,6 +25,7 @@ from medley.capture import gradient_hooks, interception, other_values
 from medley.capture.batch import Batch, loss_of, read_batch, reported
 from medley.capture.draws import substitute
 from medley.capture.errors import CaptureError, quiet
+from medley.capture.gaps import Values, agree, gap_of, is_same, threads, told
 from medley.capture.graph_text import GraphText
 from medley.capture.parting import Recorder, first_parting, owner_of
 from medley.capture.root import replaced_state
@@ -36,9 +38,6 @@ _LARGE = 10_000_000  # parameters, from which on two rows are enough
 _MOST_FLOPS = 2e13  # of all that is run: minutes on a few cores
 _FEW_FLOPS = 1e9  # which one thread has done before others have begun
 _SEED, _STEP = 20, 26
-_PART = 1 << 18  # elements that are compared at once, in a cache
-
-Values = dict[str, Tensor]  # as GraphRunner calls them: "loss", "gradient:fc.weight"
 
 
 class _UnableError(Exception):
@@ -77,51 +76,25 @@ def prove(
     rows: Mapping[str, int | None] | None = None,
     pictures: Pictures | None = None,
     carry: Mapping[str, str] = MappingProxyType({}),
+    train: Callable[[Values], Values] | None = None,
 ) -> str:
     """Runs a graph and its model side by side on a few rows of the example, then with other values.
     `rows`: the dims that have them, by name.
+
+    `train` makes a step of two equal micro-batches, each a batch of its own, of the tensors of a
+    batch by name. The comparison is then that of its loss and gradients with the mean of both
+    micro-batches in plain PyTorch.
 
     Returns "" or why they could not be compared. The model is left as it was. Raises CaptureError
     that names the first module whose output is another one in the graph.
     """
     batch = read_batch(example_batch, rows, pictures)
-    text = GraphText(graph)
-    with (
-        quantized.as_buffers(model),
-        own_state(),
-        _left_as_it_was(model),
-        quiet(),
-    ):
-        try:
-            pair = _Pair(model, batch, text, constants, autocast, carry)
-            with _threads(pair.require_room(however_large)):
-                pair.compare_all()
-        except _UnableError as error:
-            return str(error)
-    return ""
-
-
-def prove_microbatches(
-    model: nn.Module,
-    example_batch: Any,
-    graph: str,
-    constants: Mapping[str, Tensor],
-    autocast: torch.dtype | None,
-    train: Callable[[Values], Values],
-    rows: Mapping[str, int | None] | None = None,
-    pictures: Pictures | None = None,
-) -> str:
-    """Compares a step of two equal micro-batches, each a batch of its own, with the mean of both in
-    plain PyTorch: loss and gradients. `train` makes the step of the batch's tensors by name.
-
-    Returns "" or why they could not be compared. Raises CaptureError naming a module.
-    """
-    batch = read_batch(example_batch, rows, pictures)
     with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
         try:
-            pair = _Pair(model, batch, GraphText(graph), constants, autocast, {})
-            with _threads(pair.require_room(True)):
-                pair.compare_microbatches(train)
+            pair = _Pair(model, batch, GraphText(graph), constants, autocast, carry)
+            flops = pair.require_room(however_large)
+            with threads(1 if flops < _FEW_FLOPS else torch.get_num_threads()):
+                pair.compare_microbatches(train) if train else pair.compare_all()
         except _UnableError as error:
             return str(error)
     return ""
@@ -139,16 +112,6 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
             store.clear()
             store.update(before)
         randoms.restore()
-
-
-@contextlib.contextmanager
-def _threads(flops: float) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if flops < _FEW_FLOPS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Pair:
@@ -185,16 +148,12 @@ class _Pair:
             self._device = torch.device("cpu")
         self._state = state
         self._constants = constants
+        self._unchanged: dict[int, Tensor] = {}  # copies of parameters, by the id of the original
         self._require_inputs(state, constants)
         first = {id(each): name for name, each in state.items()}
-        self._same = {
-            name: first[id(each)]
-            for name, each in (
-                *model.named_parameters(remove_duplicate=False),
-                *model.named_buffers(remove_duplicate=False),
-            )
-            if id(each) in first
-        }
+        names = model.named_parameters, model.named_buffers
+        every = (each for named in names for each in named(remove_duplicate=False))
+        self._same = {name: first[id(each)] for name, each in every}
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         if frozen := set(text.trained) - set(self._trained):
             raise _UnableError(f"the graph trains {min(frozen)!r}, which the model does not")
@@ -227,33 +186,38 @@ class _Pair:
     def require_room(self, however_large: bool) -> float:
         """Returns about how many operations the comparison takes. Raises _UnableError where these
         take minutes, or more memory than this machine has."""
+        sizes = self._symbols(other_values.few_rows(self._batch, self._rows))
+        self._require_memory(4, 1, sizes)
+        work = 12 * self._text.flops(sizes)  # forward and backward, both sides, both batches
+        if work > _MOST_FLOPS and not however_large:
+            raise _UnableError(f"it takes about {work:.0e} operations; check=True does it")
+        return work
+
+    def _require_memory(self, states: int, results: int, sizes: Mapping[str, int]) -> None:
+        """Raises _UnableError if so many times the parameters and buffers, and the results of
+        forward, take more memory than this machine has."""
         from medley.checkpoint import available_memory
 
-        sizes = self._symbols(other_values.few_rows(self._batch, self._rows))
         state = sum(each.numel() * each.element_size() for each in self._state.values())
-        needed = 4 * state + 2 * self._text.bytes(sizes)
+        needed = states * state + results * self._text.bytes(sizes)
         available = available_memory() if self._device.type == "cpu" else math.inf
         if needed > available / 2:
             raise _UnableError(
                 f"it takes about {needed / 2**30:.1f} GiB beside what there is, and "
                 f"{available / 2**30:.1f} GiB are available"
             )
-        work = 12 * self._text.flops(sizes)  # forward and backward, both sides, both batches
-        if work > _MOST_FLOPS and not however_large:
-            raise _UnableError(f"it takes about {work:.0e} operations; check=True does it")
-        return work
 
     def compare_all(self) -> None:
         """Compares on the example and on one batch of other values that the model takes."""
-        try:
+        while True:
             tensors = other_values.few_rows(self._batch, self._rows)
-            self._compare(tensors, "the example batch", may_be_odd=False)
-        except _UnableError:
-            if self._rows >= self._batch.rows:
-                raise
+            try:
+                self._compare(tensors, "the example batch", may_be_odd=False)
+                break
+            except _UnableError:
+                if self._rows >= self._batch.rows:
+                    raise
             self._rows = self._batch.rows  # the model may need all of them
-            tensors = other_values.few_rows(self._batch, self._rows)
-            self._compare(tensors, "the example batch", may_be_odd=False)
         for what, changed in other_values.others(self._batch, tensors):
             try:
                 self._compare(changed, f"the example batch {what}", may_be_odd=True)
@@ -279,7 +243,8 @@ class _Pair:
         near = 0.05 if self._eps < 1e-4 else 0.25
         suspects, wrong = [], []
         names = sorted(wanted.keys() | found.keys(), key=lambda name: name.startswith("g"))
-        gaps = {name: _gap(wanted.get(name), found.get(name)) for name in names}
+        with threads(1):  # for a part in a cache, threads wait longer than they work
+            gaps = {name: gap_of(wanted.get(name), found.get(name)) for name in names}
         scale = max((gaps[name][1] for name in names if name.startswith("gradient:")), default=0.0)
         for name, (gap, size) in gaps.items():
             if not gap <= factor * self._eps * size:
@@ -299,21 +264,24 @@ class _Pair:
         """Returns whether the rounding of both sides explains how far they are apart: whether they
         agree in float64, or are no further apart than the model is from itself with its weights
         rounded anew."""
+        self._unchanged.clear()
+        self._require_memory(8, 2, self._symbols(tensors))  # in float64
         left = list(suspects)
         with contextlib.suppress(Exception):
             exact = self._of_graph(tensors, _DOUBLE)
             precise, _ = self._of_model(tensors, _DOUBLE, exact)
-            scale = _largest(precise, "gradient:")
-            left = [name for name in left if not _agree(name, precise, exact, scale)]
+            sizes = [gap_of(precise[name], None)[1] for name in precise if name.startswith("g")]
+            scale = max(sizes, default=0.0)
+            left = [name for name in left if not agree(name, precise, exact, scale)]
         for _ in range(1 if left else 0):
             rounded = dataclasses.replace(_AS_IT_IS, rounded=self._eps)
             moved, _ = self._of_model(tensors, rounded, found)
             left = [
                 name
                 for name in left
-                if not _gap(wanted.get(name), found.get(name))[0]
-                <= 8 * _gap(wanted.get(name), moved.get(name))[0]
-                + 16 * self._eps * _gap(wanted.get(name), None)[1]
+                if not gap_of(wanted.get(name), found.get(name))[0]
+                <= 8 * gap_of(wanted.get(name), moved.get(name))[0]
+                + 16 * self._eps * gap_of(wanted.get(name), None)[1]
             ]
         return not left
 
@@ -321,23 +289,27 @@ class _Pair:
         """Raises CaptureError if a step of two micro-batches is not the mean of both."""
         if "scalar:rng" in self._text.inputs:
             raise _UnableError("its random numbers follow the place in the whole batch")
-        if "\noutput buffer" in self._text.text:
-            raise _UnableError("its buffers change from one micro-batch to the next")
         halves = [other_values.few_rows(self._batch, 2, first) for first in (0, 2)]
         whole = other_values.few_rows(self._batch, 4)
         found = train(dict(zip(self._batch.names, whole, strict=True)))
-        one, two = (self._of_model(half, _AS_IT_IS, found)[0] for half in halves)
-        wanted = {name: (each + two[name]) / 2 for name, each in one.items() if name in found}
-        gaps = {name: _gap(each, found[name]) for name, each in wanted.items()}
-        scale = max(size for _, size in gaps.values())
+        one, _ = self._of_model(halves[0], _AS_IT_IS, found)
+        for name in (each for each in self._state if f"buffer:{each}" in one):
+            before, left = self._state[name], one.pop(f"buffer:{name}")  # for the second half
+            is_parameter = isinstance(before, nn.Parameter)
+            self._unchanged[id(before)] = nn.Parameter(left, False) if is_parameter else left
+        two, _ = self._of_model(halves[1], _AS_IT_IS, found)
+        wanted = {n: (one[n] + each) / 2 if n in one else each for n, each in two.items()}
+        gaps = {name: gap_of(wanted[name], found[name]) for name in wanted if name in found}
+        scale = max(size for name, (_, size) in gaps.items() if not name.startswith("buffer:"))
         far = [n for n, (gap, size) in gaps.items() if gap > 0.01 * size + 1e3 * self._eps * scale]
         if not far:
             return
         far.sort(key=lambda name: gaps[name][0] / max(gaps[name][1], 1e-30), reverse=True)
-        place = owner_of(self._text, Recorder(), _gradients_first(far))
+        gradients = [name for name in far if name.startswith("gradient:")]
+        place = owner_of(self._text, Recorder(), gradients[:1] or far)
         raise CaptureError(
             f"{place}: two micro-batches, each a batch of its own, compute something else than "
-            f"their mean in PyTorch: {_told(far[0], wanted[far[0]], found[far[0]])}. "
+            f"their mean in PyTorch: {told(far[0], wanted[far[0]], found[far[0]])}. "
             "Please report it"
         )
 
@@ -390,9 +362,13 @@ class _Pair:
         """Returns what the model gives beside what the graph has `found`, and the parameters that
         forward changes."""
 
+        unchanged, self._unchanged = self._unchanged, {}
+
         def copied(tensor: Tensor) -> Tensor:
             if isinstance(tensor, nn.Parameter) and type(tensor) is not nn.Parameter:
                 return tensor  # packed weights
+            if precision == _AS_IT_IS and id(tensor) in unchanged:
+                return unchanged[id(tensor)]
             copy = precision.of(tensor).to(self._device)
             is_parameter = isinstance(tensor, nn.Parameter)
             return nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy
@@ -410,13 +386,7 @@ class _Pair:
             finally:
                 for handle in handles:
                     handle.remove()
-            changed = [
-                f"parameter:{name}"
-                for name, each in parameters.items()
-                if f"buffer:{name}" not in found
-                and precision == _AS_IT_IS
-                and not _same(self._state[name].to(self._device), each)
-            ]
+            changed = self._changed(parameters, found) if precision == _AS_IT_IS else []
             wanted = {"loss": loss.detach()}
             outputs = reported(result, lambda name: f"metric:{name}" in found, self._carry)
             for name, output in outputs.items():
@@ -432,7 +402,21 @@ class _Pair:
                 gradient = parameters[name].grad
                 if gradient is not None:
                     wanted[f"gradient:{name}"] = gradient.to_dense()
+            for copy in self._unchanged.values():
+                copy.grad = None
         return wanted, changed
+
+    def _changed(self, parameters: Mapping[str, Tensor], found: Values) -> list[str]:
+        """Returns the parameters that forward changes, but not the graph. Keeps the copies of all
+        others for the next call."""
+        changed = []
+        for name in (each for each in parameters if f"buffer:{each}" not in found):
+            before, now = self._state[name], parameters[name]
+            if not is_same(before.to(self._device), now):
+                changed.append(f"parameter:{name}")
+            elif now is not before and now.requires_grad == before.requires_grad:
+                self._unchanged[id(before)] = now
+        return changed
 
     def _called_with(
         self, batch: Sequence[Tensor], found: Values, may_be_odd: bool
@@ -441,8 +425,11 @@ class _Pair:
         try:
             result = self._batch.call(self._model, batch)
             loss = _loss_beside(result, found)
-            if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+            replaces = "medley.random" in self._text.text  # PyTorch's random ops, by a mode
+            # Autograd adds gradients in place only without a mode.
+            with contextlib.nullcontext() if replaces else _disable_current_modes():
+                if loss.requires_grad:
+                    loss.backward()  # type: ignore[no-untyped-call]
             return result, loss
         except Exception as error:
             if may_be_odd:
@@ -496,7 +483,7 @@ class _Pair:
         )
         figures = ""
         if names and names[0] in wanted | found:
-            figures = f" {_told(names[0], wanted.get(names[0]), found.get(names[0]))}"
+            figures = f" {told(names[0], wanted.get(names[0]), found.get(names[0]))}"
         if any(name.startswith("parameter:") for name in names):
             figures = f" the model changes its {names[0].replace(':', ' ')!s} in forward"
         return CaptureError(
@@ -533,62 +520,3 @@ def _loss_beside(result: Any, found: Values) -> Tensor:
         return loss
     graph = float(found["loss"])
     return min(loss[0] / loss[1], loss[0], key=lambda x: abs(float(x.detach()) - graph))
-
-
-def _gradients_first(names: Sequence[str]) -> list[str]:
-    gradients = [name for name in names if name.startswith("gradient:")]
-    return gradients[:1] or list(names)
-
-
-def _largest(values: Values, prefix: str) -> float:
-    sizes = (_gap(each, None)[1] for name, each in values.items() if name.startswith(prefix))
-    return max(sizes, default=0.0)
-
-
-def _agree(name: str, wanted: Values, found: Values, scale: float) -> bool:
-    gap, size = _gap(wanted.get(name), found.get(name))
-    floor = 1e-12 * scale if name.startswith("gradient:") else 0.0
-    return gap <= 1e-9 * size + floor
-
-
-def _gap(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
-    """Returns how far two tensors are apart at most, and the largest of the first. A number beside
-    none is infinitely far, two that are none are not."""
-    if wanted is None:
-        wanted = torch.zeros_like(found) if found is not None else torch.zeros(())
-    wanted = wanted.detach()
-    found = torch.zeros_like(wanted) if found is None else found.detach()
-    if wanted.shape != found.shape:
-        return math.inf, 0.0
-    if not wanted.numel():
-        return 0.0, 0.0
-    a, b = (_comparable(each) for each in (wanted, found.to(wanted.device)))
-    parts = zip(*(torch.split(each.reshape(-1), _PART) for each in (a, b)), strict=True)
-    ends = [torch.cat((torch.stack(x.aminmax()), torch.stack((x - y).aminmax()))) for x, y in parts]
-    first, last, least, most = torch.stack(ends).abs().amax(0).tolist()
-    gap, size = max(least, most), max(first, last)
-    if math.isfinite(gap) and math.isfinite(size):
-        return gap, size
-    if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
-        return math.inf, 0.0
-    is_number = a.isfinite()
-    if not torch.equal(a[a.isinf()], b[b.isinf()]):
-        return math.inf, 0.0
-    return _gap(a[is_number], b[is_number])
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a, b) or _gap(a, b)[0] == 0.0
-
-
-def _comparable(x: Tensor) -> Tensor:
-    return x if x.dtype in (torch.float32, torch.float64) else x.double()
-
-
-def _told(name: str, wanted: Tensor | None, found: Tensor | None) -> str:
-    gap, size = _gap(wanted, found)
-    if wanted is not None and found is not None and wanted.numel() == 1 == found.numel():
-        return f"{name} is {float(found):.9g}, expected {float(wanted):.9g}"
-    if wanted is None or found is None:
-        return f"{name} is {'missing' if found is None else 'in the graph only'}"
-    return f"{name} is {gap:.3g} apart, expected at most rounding of {size:.3g}"

@@ -61,7 +61,6 @@ CAPTURE: dict[str, list[str]] = {
     ],
     "the model changes its parameter": [
         "layers/embedding_with_a_limit",
-        "state/teacher_in_parameters",
     ],
     "the model draws from": [
         "state/numpy_random",
@@ -86,15 +85,9 @@ MEET: list[str] = [
     "losses/contrastive",
     "losses/contrastive_of_a_batch_margin",
     "losses/log_of_a_mean",
-    "losses/mean_over_rows_first",
-    "losses/ratio_of_means",
-    "losses/mean_times_rows",
     "losses/root_of_a_mean",
     "losses/similar_to_the_other_half",
     "losses/standardized_by_the_batch",
-    "losses/sum_divided_in_place",
-    "losses/sum_over_a_tensor_of_rows",
-    "losses/with_a_penalty",
     "normalization/batch_norm1d",
     "normalization/batch_norm1d_of_sequences",
     "normalization/batch_norm2d",
@@ -105,7 +98,6 @@ MEET: list[str] = [
     "normalization/batch_norm_twice",
     "normalization/batch_norm_untracked",
     "normalization/instance_norm_tracked",
-    "random/masked_tokens",
     "random/mixed_rows",
     "reductions/cumsum_over_rows",
     "reductions/deviation_of_all",
@@ -127,15 +119,10 @@ MEET: list[str] = [
     "state/centre_of_a_teacher",
     "state/codebook",
     "state/gradient_clipped",
-    "state/gradient_hooks_in_turn",
     "state/gradient_normed",
     "state/gradients_of_all_clipped",
     "state/queue_of_features",
     "state/running_maximum",
-    "state/running_mean",
-    "state/running_mean_anew",
-    "state/used_then_averaged_anew",
-    "structures/divided_by_rows",
 ]
 
 # Ops without a rule, which take all rows at once: no micro-batches.
