@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import exactness
 import pytest
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 import medley
 from medley import _core
+from medley.capture import row_dims as row_dims_of_capture
+from medley.capture.batch import Batch, read_batch
 from medley.data.row_dim import row_dims
 from medley.lengths import LengthDims
 from medley.whole_tensors import types_of
@@ -179,6 +183,22 @@ class Square(nn.Module):
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         bias = table.sum() if table.shape[0] == table.shape[1] else table.pow(2).sum()
         return (x * self.weight).pow(2).mean() + bias / table.numel()
+
+
+def test_a_slow_machine_finds_the_same_rows() -> None:
+    batch = read_batch({f"x{i}": torch.zeros(4, 4, 4) for i in range(4)} | {"y": torch.zeros(3, 4)})
+    tried = []
+
+    def runs(way: Batch) -> bool:
+        tried.append((way.rows, way.dims))
+        return len(tried) == 60
+
+    with mock.patch("time.monotonic", side_effect=itertools.count(0, 10).__next__):
+        (found,) = row_dims_of_capture.found(batch, {}, runs, True)
+    assert (found.rows, found.dims) == tried[59]
+    tried.clear()
+    assert not list(row_dims_of_capture.found(batch, {}, lambda way: runs(way) and False, True))
+    assert len(tried) == 128
 
 
 def test_rows_are_given_where_several_ways_run() -> None:

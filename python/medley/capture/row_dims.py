@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from medley.capture.batch import Batch
 from medley.capture.errors import CaptureError
 
 _MOST = 64  # ways that are tried of one number of rows
-_SECONDS = 8.0  # of all trials
+_MOST_TRIALS = 128  # of all numbers of rows: a count, so that a slow machine finds the same
 
 Runs = Callable[[Batch], bool]
 Dims = tuple[int | None, ...]
@@ -34,14 +33,16 @@ def found(
     rows that the model runs with: first for that of the batch, then for other dims of its first
     tensor. The latter need a reason: layers that are `time_first`, or a tensor with as many rows in
     dim 0. Raises CaptureError where there are several ways."""
-    end = time.monotonic() + _SECONDS
+    trials = 0
     for ways in _by_rows(batch, given):
         running = []
         for way in ways:
-            if time.monotonic() > end:
-                return
             has_reason = given or time_first or way.rows == batch.rows or 0 in way.dims
-            if has_reason and way.dims != batch.dims and runs(way):
+            if not has_reason or way.dims == batch.dims:
+                continue
+            if (trials := trials + 1) > _MOST_TRIALS:
+                return
+            if runs(way):
                 running.append(way)
         best = _with_most_rows(running)
         if len(best) > 1:
