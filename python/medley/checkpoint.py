@@ -188,6 +188,10 @@ class Saver:
         if save is not None and save.commit is not None:
             save.commit.result()
 
+    def forget(self) -> None:
+        """The run goes back to nothing that was saved so far."""
+        self._saved = None
+
     def poll(self) -> None:
         """Lets what is being written go on. Waits for nothing."""
         save = self._save

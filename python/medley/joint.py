@@ -336,8 +336,6 @@ class JointTrainer:
         return parts
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
-        made = []  # by this process
-
         def read() -> list[Any] | None:
             runs = {name: trainer._run for name, trainer in self._trainers.items()}
             first = self._first
@@ -351,7 +349,6 @@ class JointTrainer:
                     sum(self.steps.values()),
                     **only,
                 )
-            made.append(result)
             if result is None:
                 return None
             found, manifest = result
@@ -370,7 +367,7 @@ class JointTrainer:
         for trainer, count in zip(self._trainers.values(), counts, strict=True):
             trainer.steps = count
         if self._recovery is not None:
-            self._recovery.begin_at(counts, path, not made)
+            self._recovery.begin_at(counts, path)
         return Checkpoint(path, step, rows, None if data is None else Cursor(*data))
 
     def _wanted(

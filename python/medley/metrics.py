@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,23 @@ class Metrics:
     # By name, of the global batch: the scalars that the model returned beside the loss, and the
     # tensors of rows that `capture(..., outputs=...)` names.
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Outputs(dict[str, Any]):
+    """Outputs by name, of a process that may lack the rows of some."""
+
+    def __init__(self, given: Mapping[str, Any], rows: Collection[str]) -> None:
+        """`rows`: the names of tensors of rows."""
+        super().__init__(given)
+        self._rows = rows
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._rows:
+            raise KeyError(name)
+        raise KeyError(
+            f"outputs[{name!r}]: found no rows in this process, which joined the run later, or has "
+            "no device of the plan: expected a script that begins behind Trainer.catch_up()"
+        )
 
 
 class Given(NamedTuple):

@@ -29,7 +29,7 @@ from medley.from_torch import trains
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
 from medley.methods import called
-from medley.metrics import Given, Metrics, seconds_of, waiting_of
+from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
@@ -292,10 +292,11 @@ class Trainer(WholeTensors, Records):
         """Returns what the model gives for one batch in eval mode: "loss", the scalars beside it,
         and the rows that `capture(..., outputs=...)` names, in all processes.
 
-        Takes the batches of `evaluate`, but not in an elastic run.
+        Takes the batches of `evaluate`. In an elastic run a process that joins later is given what
+        was predicted before, but of rows only the newest 64 MiB.
         """
         if self._recovery is not None:
-            raise ValueError("predict(): found an elastic run, expected one without --elastic")
+            return self._recovery.evaluations.predict(self, batch)
         return self._evaluation.outputs(self._run, batch, self.steps, self._together)
 
     def _step(self, batch: StepBatch) -> Metrics:
@@ -323,7 +324,7 @@ class Trainer(WholeTensors, Records):
             tokens_per_second=tokens / max(seconds, 1e-12),
             waiting=sum(shares.values()) / max(1, len(shares)),
             devices=shares,
-            outputs=given.outputs,
+            outputs=Outputs(given.outputs, self._rows) if result is None else given.outputs,
         )
 
     def _tensors(self, batch: Any) -> StepBatch:
@@ -485,8 +486,6 @@ class Trainer(WholeTensors, Records):
         return None if self._recovery is None else self._recovery.catch_up(before=1)
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
-        made = []  # by this process
-
         def read() -> list[Any] | None:
             with self._together("load()"):
                 self._saver.wait()
@@ -499,7 +498,6 @@ class Trainer(WholeTensors, Records):
                     self.steps,
                     **only,
                 )
-            made.append(result)
             if result is None:
                 return None
             found, manifest = result
@@ -515,7 +513,7 @@ class Trainer(WholeTensors, Records):
         self.steps = 0 if parameters_only else found.step
         self._resets.clear()
         if self._recovery is not None:
-            self._recovery.begin_at([self.steps], found.path, not made)
+            self._recovery.begin_at([self.steps], found.path)
         return found
 
     # --- files ---

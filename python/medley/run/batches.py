@@ -28,6 +28,10 @@ class Batches:
                 break
             self._bytes -= _bytes_of(self._batches.pop(each))
 
+    def forget(self) -> None:
+        """No step so far is made again."""
+        self._batches, self._bytes = {}, 0
+
     def require(self, steps: range, what: str) -> None:
         """Raises ValueError if what the script has given for one of these is there no more."""
         if lacking := [step for step in steps if step not in self]:

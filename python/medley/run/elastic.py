@@ -16,7 +16,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from medley import _runtime
 from medley.run import ends, exchange, job
-from medley.run.epochs import PREFIX, Agreement, fail_epoch
+from medley.run.epochs import PREFIX, Agreement, fail_epoch, finish_epoch, has_finished
 from medley.run.groups import EpochGroup
 from medley.run.watch import Watch
 
@@ -154,6 +154,18 @@ class Member:
             raise EpochError(str(error).partition("\n")[0]) from None
         exchange.use(self.group)
         return self.group
+
+    def finish_with(self, members: Sequence[str]) -> None:
+        """Waits until all members have nothing more to do. Raises EpochError if one is lost."""
+        self.store.set(self.key(f"finished/{self.name}"), "yes")
+        try:
+            for name in members:
+                self.wait(f"finished/{name}")
+        except EpochError:
+            if not has_finished(self.store, self.epoch):
+                raise
+        if not finish_epoch(self.store, self.epoch):
+            raise EpochError("a process is lost while all finish")
 
     def leave(self) -> None:
         """Lets go of the group of an epoch that is over."""

@@ -3,9 +3,9 @@
 Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plans` by
 objective;
 `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
-`run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/S/K` what the K-th evaluation after S
-steps gave, for who has no device in the plan, `run/N/evaluated` what all before have given;
-`run/N/saves/S/K`, `run/N/saves` the same of what is saved, `loads` of what is loaded;
+`run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/L/S/K` what the K-th evaluation after
+S steps of the life L gave, for who has no device in the plan, `run/N/evaluated` what all before
+have given; `run/N/saves/L/S/K`, `run/N/saves` the same of what is saved, `loads` of what is loaded;
 `run/N/end` "finished" or "failed", whatever is there first;
 `run/N/reads/S/DEVICE` how much of what all read after S steps it has read;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
@@ -67,9 +67,11 @@ def note_checkpoint(store: ends.Store, path: str, step: int) -> None:
     store.set(f"{PREFIX}saved", json.dumps([*found[-_MOST_NOTED:], (os.path.abspath(path), step)]))
 
 
-def forget_checkpoints(store: ends.Store) -> None:
-    """Tells that those are of another state than the run goes on from."""
-    store.set(f"{PREFIX}saved", "[]")
+def begin_checkpoints(store: ends.Store, path: str, step: int) -> None:
+    """Tells of the only checkpoint that the run may go back to after a load; "" of none."""
+    store.set(f"{PREFIX}saved", json.dumps([(os.path.abspath(path), step)] if path else []))
+    if not path:
+        note_load(store, "", 0, 0)
 
 
 def note_load(store: ends.Store, path: str, step: int, done: int) -> None:

@@ -6,10 +6,12 @@ of then. While one is made, nobody is taken in who can wait.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley.evaluation import Evaluation, Sums
+from medley.metrics import Outputs
 from medley.run import elastic, exchange
 from medley.run.elastic import Member
 from medley.run.epochs import EVALUATES
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from medley.trainer import Trainer
 
 Values = Mapping[str, float]
+Found = TypeVar("Found", bound=Mapping[str, Any])
 
 
 class _Progress:
@@ -55,7 +58,13 @@ class Evaluations:
         self._member = member
         self._notice = notice
         self.acts = Once(recovery, member, "evaluated")
+        self._predictions = Once(recovery, member, "predicted")
         self._is_in_one = False
+
+    @property
+    def all_acts(self) -> tuple[Once, Once]:
+        """What is made once."""
+        return self.acts, self._predictions
 
     @property
     def last(self) -> tuple[int, Values] | None:
@@ -73,9 +82,25 @@ class Evaluations:
     def once(self, make: Callable[[], Values]) -> Values:
         """Returns what `make` finds, in all processes of the plan together, or has found before
         this process has come."""
+        return self._once(self.acts, make)
+
+    def predict(self, trainer: Trainer, batch: Any) -> dict[str, Any]:
+        """Returns what the model gives for one batch."""
+
+        def make() -> dict[str, Any]:
+            with self._watched(trainer):
+                self._notice.check(self._member)
+                self._require_same(trainer._evaluation, batch, "predict")
+                return trainer._evaluation.outputs(
+                    trainer._run, batch, trainer.steps, trainer._together
+                )
+
+        return Outputs(self._once(self._predictions, make), trainer._rows)
+
+    def _once(self, acts: Once, make: Callable[[], Found]) -> Found:
         if self._is_in_one:  # which begins again as a whole
             return make()
-        found: Values | None = self.acts.make(lambda: self._flagged(make))
+        found: Found | None = acts.make(lambda: self._flagged(make))
         if found is None:
             raise ValueError(
                 f"evaluate: found a script that is after step {self._recovery.asked}, before the "
@@ -84,7 +109,7 @@ class Evaluations:
             )
         return found
 
-    def _flagged(self, make: Callable[[], Values]) -> Values:
+    def _flagged(self, make: Callable[[], Found]) -> Found:
         this = self._recovery.job_now
         assert this is not None
         member, first = self._member, this.rank == 0
@@ -99,16 +124,9 @@ class Evaluations:
                 member.store.set(member.key(EVALUATES), "")
 
     def _means(self, trainer: Trainer, progress: _Progress) -> Values:
-        member = self._member
-        evaluation, group = trainer._evaluation, member.group
-        assert group is not None
-
-        def end_waits() -> None:
-            evaluation.abort("the epoch is over")
-            group.abort()
-
+        evaluation = trainer._evaluation
         try:
-            with member.watched(end_waits), trainer._together("evaluate()"):
+            with self._watched(trainer), trainer._together("evaluate()"):
                 progress.agree()
                 while (batch := self._next(evaluation, progress)) is not None:
                     evaluation.add(progress.sums, trainer._run, batch, trainer.steps)
@@ -116,18 +134,32 @@ class Evaluations:
             evaluation.drop_values()
         return progress.sums.means()
 
+    def _watched(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+        """Around what all wait for: they wait no longer if the epoch ends."""
+        evaluation, group = trainer._evaluation, self._member.group
+        assert group is not None
+
+        def end_waits() -> None:
+            evaluation.abort("the epoch is over")
+            group.abort()
+
+        return self._member.watched(end_waits)
+
     def _next(self, evaluation: Evaluation, progress: _Progress) -> Any:
         """Returns the next batch; None behind the last one. Raises ValueError in all processes if
         they do not have the same."""
         self._notice.check(self._member)
         self._member.check()
         batch = progress.next()
+        self._require_same(evaluation, batch, f"evaluate: batch {progress.sums.batches}")
+        return batch
+
+    def _require_same(self, evaluation: Evaluation, batch: Any, what: str) -> None:
         told = "none" if batch is None else evaluation.told(batch)
         if not exchange.is_same(told):
             found = ", ".join(exchange.texts(told))
             raise ValueError(
-                f"evaluate: batch {progress.sums.batches}: found {found} in the "
+                f"{what}: found {found} in the "
                 "processes, expected the same batch in all, with all of its rows: which of them a "
                 "device computes is another matter in another epoch, and medley.Loader reads those"
             )
-        return batch

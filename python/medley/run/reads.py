@@ -28,6 +28,10 @@ class Reads:
         self._made = [each for each in self._made if each[0] >= oldest]
         self._made.append((steps, make))
 
+    def forget(self) -> None:
+        """Nothing of what was made so far is made again."""
+        self._made, self._before = [], []
+
     def begin(self, members: Sequence[str], until: int) -> None:
         """An epoch begins; the scripts of all have asked for so many steps at most."""
         self._members, self._before, self._told = members, list(self._made), -1

@@ -22,11 +22,11 @@ from medley.metrics import Given, Metrics, told_by
 from medley.run import elastic, ends, epochs, exchange, job, unfinished
 from medley.run.ahead import PlansAhead
 from medley.run.batches import Batches
-from medley.run.course import Course
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
 from medley.run.fits import Fits
+from medley.run.lives import Lives
 from medley.run.notice import Notice
 from medley.run.objectives import Moved, Objectives, Whole
 from medley.run.once import Once, share
@@ -37,12 +37,14 @@ from medley.run.tempo import Tempo
 from medley.run.times import Times
 
 if TYPE_CHECKING:
+    from medley.run.course import Course
     from medley.shared_state import Owners
     from medley.trainer import Trainer
 
 Made = TypeVar("Made")
 
 
+_MOST_LIVES = 1 << 16  # of which reports can tell
 _alive: list[Recovery] = []  # to the end of the process, which others may need
 
 
@@ -57,10 +59,10 @@ class Recovery:
         self._whole = whole
         self._member = elastic.member(this)
         self._all = Objectives(whole, self._member, this)
-        self._course = Course(number)
+        self._lives = Lives(number)
         self._state = -1  # the epoch whose plan says what this process has; -1: nothing
         self._begun = -1  # the last step that the run has begun, or has been brought to
-        self._back = 0  # the epoch in which this process last went back to an older state
+        self._back = 0  # the epoch in which this process last went back to copies or a checkpoint
         self._batches = Batches()
         self._notice = Notice()
         self.evaluations = Evaluations(self, self._member, self._notice)
@@ -70,7 +72,6 @@ class Recovery:
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self.asked = 0  # steps that the script has asked for
         self._done = 0  # steps that the state is of
-        self._seen: list[Given] = []  # of every step
         self._metrics: Metrics | None = None  # of the last step
         self._safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
         self._tempos = [
@@ -78,7 +79,7 @@ class Recovery:
             for each in range(number)
         ]
         self._seeds: list[int] = []  # by objective
-        self._spares = 0
+        self.spares = 0
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
         self._reads = Reads(self._member)
@@ -102,38 +103,39 @@ class Recovery:
             tempo.begin(self._first.plan.devices, {})
         self._plan_ahead()
 
-    def begin_at(self, counts: list[int], path: str, is_told: bool) -> None:
+    def begin_at(self, counts: list[int], path: str) -> None:
         """Training goes on from a checkpoint after so many steps of each objective; after none it
-        is one of parameters alone. Maybe others have gone on from it, and this process
-        `is_told`."""
-        steps = sum(counts)
-        if is_told and job.joins_later() and steps <= len(self._seen):
-            self.asked = steps
+        is one of parameters alone. Others may have gone on from it before this process has come."""
+        self.asked = steps = sum(counts)
+        if not self._lives.begin(counts):
             return
-        self.asked = self._done = steps
-        self._begun = steps - 1
-        self._course.begin(counts)
+        self._done, self._begun = steps, steps - 1
         has_saved = path != "" and steps > 0
         self._safe_step = steps if has_saved else sys.maxsize
+        self._batches.forget()
+        self._reads.forget()
+        self._written = unfinished.NOTHING
+        for each in (self._second, self._whole._saver):
+            if each is not None:
+                each.forget()
         if self._member.name == self._members[0]:
-            if has_saved:
-                epochs.note_checkpoint(self._member.store, path, steps)
-            else:
-                epochs.forget_checkpoints(self._member.store)
-        self._seen = [Given(math.nan, math.nan, {})] * steps
+            epochs.begin_checkpoints(self._member.store, path if has_saved else "", steps)
 
     def go_on_after(self, read: Callable[[], list[int]]) -> list[int]:
         """Takes what no checkpoint has, once in a run; `read` does, and returns after how many
         steps of each objective training goes on."""
-        made = []  # by this process
-
-        def act() -> list[int]:
-            made.append(read())
-            return made[-1]
-
-        counts: list[int] = self.loads.make(act)
-        self.begin_at(counts, "", not made)
+        counts: list[int] = self.loads.make(read)
+        self.begin_at(counts, "")
         return counts
+
+    @property
+    def _course(self) -> Course:
+        return self._lives.last.course
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the script is: in which life of the run, and after how many steps."""
+        return self._lives.place, self.asked
 
     @property
     def _first(self) -> Trainer:
@@ -147,7 +149,7 @@ class Recovery:
     @property
     def is_behind(self) -> bool:
         """Whether the script makes again what was made before this process has come."""
-        return self.asked < len(self._seen)
+        return self._lives.is_past or self.asked < len(self._lives.last.seen)
 
     def _gain_with(self, planned: dict[str, float], factors: dict[str, float]) -> float:
         return self._all.gain_with(self._members, planned, factors)
@@ -155,7 +157,10 @@ class Recovery:
     def catch_up(self, most: int | None = None, before: int = 0) -> Metrics | None:
         """Leaves out the steps that were made before this process has come, `most` or all but so
         many; returns what the last one gave, if that is known."""
-        steps = len(self._seen) - before if most is None else min(most, len(self._seen))
+        if most is None and self._lives.is_past:
+            self._lives.place, self.asked = self._lives.newest, 0
+        seen = len(self._lives.here.seen)
+        steps = seen - before if most is None else min(most, seen)
         if steps <= self.asked:
             return None
         self.asked = steps
@@ -167,17 +172,18 @@ class Recovery:
         """Makes a step, however often that takes. The steps that were made before this process has
         come are not made again: their metrics are what they were."""
         step = self.asked
-        number = self._all.trainers.index(trainer)
-        if not self._course.ask(step, number):
+        number, here = self._all.trainers.index(trainer), self._lives.here
+        if not here.course.ask(step, number):
             names = list(self._whole._trainers)
             raise ValueError(
                 f"step {step}: found one of {names[number]!r} in the script, and of "
-                f"{names[self._course[step]]!r} in the run: expected the same order of objectives "
+                f"{names[here.course[step]]!r} in the run: expected the same order of objectives "
                 "in all processes"
             )
         self.asked += 1
-        self._batches.keep(step, batch, self._oldest_needed(step))
-        if step < len(self._seen):
+        if not self._lives.is_past:
+            self._batches.keep(step, batch, self._oldest_needed(step))
+        if step < len(here.seen):
             told = self._told(step)
             self._set_steps(self.asked)
             return told
@@ -202,16 +208,8 @@ class Recovery:
         after each recovery. `what`: "step", "read" or what others are told of."""
         while True:
             try:
-                self._save_again()
-                while self._done < self.asked:
-                    self._reads.repeat(self._done, False)
-                    self._notice.check(self._member)
-                    self._make_copies()
-                    self._make_step()
-                    self._save_again()
-                self._set_steps(self.asked)
-                if what != "step":
-                    self._reads.repeat(self._done, what == "read")
+                if not self._lives.is_past:  # else the others have made a load without this one
+                    self._make_missing(what)
                 return make()
             except ScriptError as failed:
                 raise failed.error from None
@@ -220,6 +218,18 @@ class Recovery:
                     raise
                 if self._recover(error):
                     self._notice.leave()
+
+    def _make_missing(self, what: str) -> None:
+        self._save_again()
+        while self._done < self.asked:
+            self._reads.repeat(self._done, False)
+            self._notice.check(self._member)
+            self._make_copies()
+            self._make_step()
+            self._save_again()
+        self._set_steps(self.asked)
+        if what != "step":
+            self._reads.repeat(self._done, what == "read")
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
@@ -231,7 +241,7 @@ class Recovery:
 
     def _set_steps(self, steps: int) -> None:
         """The trainers are behind so many steps of all."""
-        counts = self._course.counts(steps)
+        counts = self._lives.here.course.counts(steps)
         for trainer, count in zip(self._all.trainers, counts, strict=True):
             trainer.steps = count
 
@@ -283,15 +293,7 @@ class Recovery:
         for trainer in self._all.trainers:
             if trainer._run is not None:
                 trainer._run.finish()  # processes that wait for this one read it
-        self._member.store.set(self._member.key(f"finished/{self._member.name}"), "yes")
-        try:
-            for name in self._members:
-                self._member.wait(f"finished/{name}")
-        except elastic.EpochError:
-            if not epochs.has_finished(self._member.store, self._member.epoch):
-                raise
-        if not epochs.finish_epoch(self._member.store, self._member.epoch):
-            raise elastic.EpochError("somebody is lost while all finish")
+        self._member.finish_with(self._members)
 
     # --- a step ---
 
@@ -299,7 +301,7 @@ class Recovery:
         """Makes the next step, of the objective that it is of."""
         step, number = self._done, self._course[self._done]
         trainer, member = self._all.trainers[number], self._member
-        key = f"step/{step}"
+        key = f"step/{self._lives.place}/{step}"
         trainer.steps = self._course.counts(step)[number]
         if self._ahead is not None:
             self._ahead.note_step()
@@ -319,7 +321,7 @@ class Recovery:
         self._tempos[number].note_step(metrics.step_seconds * (1 - metrics.waiting))
         if self._second is not None:
             self._second.note_step()
-        if self._spares and trainer._job.rank == 0:
+        if self.spares and trainer._job.rank == 0:
             member.store.set(member.key(key), json.dumps(told_by(metrics)))
         self._take(metrics)
 
@@ -356,18 +358,19 @@ class Recovery:
 
     def _take(self, metrics: Metrics) -> None:
         """The next step is done."""
-        del self._seen[self._done :]
-        self._seen.append(told_by(metrics))
+        del self._lives.last.seen[self._done :]
+        self._lives.last.seen.append(told_by(metrics))
         self._metrics = metrics
         self._done += 1
 
     def _told(self, step: int) -> Metrics:
         """Returns the metrics of a step that was made without this process."""
-        number = self._course[step]
+        here = self._lives.here
+        number = here.course[step]
         trainer = self._all.trainers[number]
-        before, trainer.steps = trainer.steps, self._course.counts(step)[number]
+        before, trainer.steps = trainer.steps, here.course.counts(step)[number]
         try:
-            return trainer._metrics(self._seen[step], None)
+            return trainer._metrics(here.seen[step], None)
         finally:
             trainer.steps = before
 
@@ -422,7 +425,7 @@ class Recovery:
                 "committed": committed,
                 "commits": commits,
                 "spreads": spreads,
-                "back": self._back,
+                "back": self._back * _MOST_LIVES + self._lives.newest,
                 "kept": [] if self._second is None else self._second.described(),
                 "state": self._state,
                 "at": time.time(),
@@ -462,13 +465,13 @@ class Recovery:
             self._all.load_constants(runs)
             seeds = self._share_history(agreement, step, seeds)
             written = unfinished.own(self._whole._saver, self._written)
-            once = [self.evaluations.acts, self.saves, self.loads]
+            once = [*self.evaluations.all_acts, self.saves, self.loads]
             self._written = unfinished.of_all(share(once, written))  # when all have been restored
         if len(members) > len(used) and member.name in used:
             exchange.use(group.first(len(used)))  # the spares take no part in the rest
         times.note("restore")
         self._members = [name for name in members if name not in agreement.leaving]
-        self._spares = len(self._members) - len(used)
+        self.spares = len(self._members) - len(used)
         self._hand_over(epoch, runs, members, seeds)
         if self._whole._state is not None:
             self._whole._state.enter(self._all.peers(used), owners)
@@ -551,7 +554,7 @@ class Recovery:
     def _go_back(self, step: int, epoch: int) -> None:
         """The state is that after an older step."""
         self._done, self._back = step + 1, epoch
-        del self._seen[step + 1 :]
+        del self._lives.last.seen[step + 1 :]
 
     def _catch_up(self, agreement: Agreement) -> None:
         trainer = self._trainer_of(self._begun)
@@ -575,21 +578,19 @@ class Recovery:
         member = self._member
         new = [name for name, state in agreement.states.items() if state < 0]
         if agreement.eldest == member.name and new:
-            history = {"seen": self._seen[: step + 1], "seeds": seeds, "asked": self.asked}
-            history["course"] = self._course.told(step + 1)
+            history = {"lives": self._lives.told(step + 1), "seeds": seeds, "asked": self.asked}
             history["fits"] = self.fits.told()
             member.store.set(member.key("history"), json.dumps(history))
         if member.name in new:
             history = json.loads(member.wait("history"))
-            self._seen = [Given(*each) for each in history["seen"]]
-            self._course.take(history["course"])
+            self._lives.take(history["lives"])
             self._done = step + 1
             self.fits.hear(history["fits"])
             self._reads.begin((), int(history["asked"]) + 1)
             return [int(seed) for seed in history["seeds"]]
-        if self._spares and step >= 0:  # who had no device may not know the last step
-            if len(self._seen) > step:
-                member.store.set(member.key("last"), json.dumps(self._seen[step]))
+        if self.spares and step >= 0:  # who had no device may not know the last step
+            if len(self._lives.last.seen) > step:
+                member.store.set(member.key("last"), json.dumps(self._lives.last.seen[step]))
             else:
                 given = Given(*json.loads(member.wait("last")))
                 self._done = step

@@ -78,6 +78,10 @@ class SecondHomes:
         self._copies = 0  # made in this epoch
         self.versions: list[Version] = []
 
+    def forget(self) -> None:
+        """No copies are of use any more; the next ones are due."""
+        self.versions, self._epoch = [], -1
+
     def of(self, epoch: int) -> _core.SecondHomes:
         """Returns what lives where under the plan of an epoch."""
         if epoch not in self._homes:
