@@ -27,7 +27,7 @@ struct StepLeft {
   std::optional<double> committed{};
   bool commits = true;   // it has a part in commits
   bool spreads = false;  // it takes others to end a step behind its commit
-  int back = 0;          // the epoch in which it last went back to an older state; 0: never
+  int back = 0;          // larger each time it goes back to an older state; 0: never
   bool operator==(const StepLeft&) const = default;
 };
 

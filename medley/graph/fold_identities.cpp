@@ -108,9 +108,7 @@ ValueId beside_neutral(const Op& op, const UniformValues& uniform) {
 // Whether an op takes the first elements of a buffer, such as the positions of as many tokens as a
 // batch has. A longest batch takes all: the op stays, so that shorter batches have the same ops.
 bool takes_first_of_buffer(const Graph& graph, const Op& op, ValueId operand) {
-  constexpr double kNoEnd = 9e18;
-  if (op.name != "aten.slice.Tensor" || number_argument(op, 3).value_or(kNoEnd) >= kNoEnd)
-    return false;
+  if (op.name != "aten.slice.Tensor" || !has_end(op)) return false;
   for (const Op* before = producer_of(graph, operand);
        before && before->name == "aten.slice.Tensor";
        before = producer_of(graph, operand))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/graph/rewrite.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/localize.h"
@@ -10,8 +11,6 @@ namespace medley {
 namespace {
 
 const std::vector<std::vector<int>> kLinearInFirst = {{0}};
-
-constexpr double kNoEnd = 9e18;
 
 // Dims of equal size are one label in all operands of full rank and the result; any other dim, and
 // `locked`, is locked in each of them.
@@ -35,10 +34,9 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
 }
 
 std::optional<Instance> slice(const Graph& graph, const Op& op) {
-  // What ends somewhere is a part, even if it has all elements: of shorter batches it has not.
-  const auto end = number(op, 3);
+  // A slice with an end that takes all elements takes a part of them for shorter batches.
   const auto d = dim(op, 1, type_of(graph, op.results[0]).shape.size());
-  return map_equal_dims(graph, op, kLinearInFirst, end && *end < kNoEnd ? d : std::nullopt);
+  return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
 }
 
 std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {
