@@ -78,12 +78,11 @@ def _same(group: Tensor) -> Tensor:
 
 
 def _vision(self: Any, pixels: Tensor, grid_thw: Tensor, **options: Any) -> Any:
-    """In place of the forward of a vision tower: pixels [rows * patches, width]."""
+    """In place of the forward of a vision tower: pixels [rows * patches, width], grids as above."""
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-    grids, merged = grid_thw
-    count = pixels.shape[0] // grids.shape[0]
-    places = _patches(grids, count, merged)
+    merged, count = self.spatial_merge_size, pixels.shape[0] // grid_thw.shape[0]
+    places = _patches(grid_thw, count, merged)
     first = places.picture * count
     sees = _same(first + places.frame)
     whole = getattr(self, "fullatt_block_indexes", None)
@@ -162,7 +161,7 @@ def grid_patches(rows: int) -> Iterator[tuple[Any, str, Any]]:
     """Yields owner, name and replacement for batches of so many rows, of the models imported."""
 
     def features(self: Any, pixel_values: Tensor, image_grid_thw: Tensor, **options: Any) -> Any:
-        grids = image_grid_thw.reshape(rows, -1, 3), self.visual.spatial_merge_size
+        grids = image_grid_thw.reshape(rows, -1, 3)
         options.pop("return_dict", None)
         outputs = self.visual(pixel_values.type(self.visual.dtype), grid_thw=grids, **options)
         outputs.pooler_output = [outputs.pooler_output]  # the original has a list of pictures

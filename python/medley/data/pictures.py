@@ -226,16 +226,14 @@ def pictures_in(
 ) -> Pictures | None:
     """Returns the pictures of a graph that was captured of a model, `types` of what it takes; None
     if it takes none."""
-    found = pictures_of(model)
-    shapes = {
-        name: each for (kind, name), (_, each) in types.items() if kind == "batch" and row_dim(each)
-    }
-    if found is None or "pixel_values" not in shapes or ("batch", found.words) not in types:
+    found, pixels = pictures_of(model), types.get(("batch", "pixel_values"), (None, ""))[1]
+    dims = {name: row_dim(shape) for (kind, name), (_, shape) in types.items() if kind == "batch"}
+    most = {name: dim.elements for name, dim in dims.items() if dim is not None}
+    if found is None or "pixel_values" not in most or found.words not in dims:
         return None
-    sizes = shapes["pixel_values"].strip("[]").split(", ")
+    sizes = pixels.strip("[]").split(", ")
     if len(sizes) == 5:  # [rows, pictures, channels, height, width]
         return dataclasses.replace(found, most=int(sizes[1]))
-    most = {name: dim.elements for name, each in shapes.items() if (dim := row_dim(each))}
     if found.merged:
         return dataclasses.replace(found, most=most[_GRIDS], patches=most["pixel_values"])
     return dataclasses.replace(found, most=most["pixel_values"])
