@@ -146,9 +146,15 @@ def _captured(
     return Capture(converted.text, converted.constants, assigned)
 
 
-def capture_text(*arguments: Any, **options: Any) -> str:
+def capture_text(
+    model: nn.Module,
+    example_batch: Any,
+    name: str | None = None,
+    check: bool | None = None,
+    autocast: torch.dtype | None = None,
+) -> str:
     """Returns the text of `capture_full`."""
-    return capture_full(*arguments, **options).text
+    return capture_full(model, example_batch, name, check, autocast).text
 
 
 def _is_near_batch(text: str, prime: int) -> bool:

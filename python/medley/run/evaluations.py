@@ -63,7 +63,7 @@ class Evaluations:
 
     @property
     def all_acts(self) -> tuple[Once, Once]:
-        """What is made once."""
+        """The acts that a run makes once."""
         return self.acts, self._predictions
 
     @property
@@ -82,7 +82,7 @@ class Evaluations:
     def once(self, make: Callable[[], Values]) -> Values:
         """Returns what `make` finds, in all processes of the plan together, or has found before
         this process has come."""
-        return self._once(self.acts, make)
+        return self._once(self.acts, "evaluate", make)
 
     def predict(self, trainer: Trainer, batch: Any) -> dict[str, Any]:
         """Returns what the model gives for one batch."""
@@ -95,15 +95,15 @@ class Evaluations:
                     trainer._run, batch, trainer.steps, trainer._together
                 )
 
-        return Outputs(self._once(self._predictions, make), trainer._rows)
+        return Outputs(self._once(self._predictions, "predict", make), trainer._rows)
 
-    def _once(self, acts: Once, make: Callable[[], Found]) -> Found:
+    def _once(self, acts: Once, what: str, make: Callable[[], Found]) -> Found:
         if self._is_in_one:  # which begins again as a whole
             return make()
         found: Found | None = acts.make(lambda: self._flagged(make))
         if found is None:
             raise ValueError(
-                f"evaluate: found a script that is after step {self._recovery.asked}, before the "
+                f"{what}: found a script that is after step {self._recovery.asked}, before the "
                 "run began from a checkpoint; expected one that begins at Trainer.steps, behind "
                 "Trainer.catch_up()"
             )

@@ -1,4 +1,4 @@
-"""What a process tells others as text: JSON, in which a tensor is a file of safetensors."""
+"""Text in which a process tells values to others: JSON, where a tensor is a safetensors file."""
 
 from __future__ import annotations
 
