@@ -4,7 +4,9 @@ any plan, and after a checkpoint under another plan."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import exactness
@@ -66,12 +68,19 @@ def zeros(rows: int = ROWS) -> dict[str, Tensor]:
 class Eager:
     """The loop in PyTorch."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        carry: Mapping[str, str] = MappingProxyType(CARRY),
+        first: Callable[[], dict[str, Tensor]] = zeros,
+    ) -> None:
+        """`carry`: the output that each input takes; `first`: the inputs of the first step."""
         self.model = copy.deepcopy(model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.01
         )
-        self.carried = zeros()
+        self._carry, self._first = carry, first
+        self.carried = first()
 
     def step(self, piece: dict[str, Tensor]) -> dict[str, Tensor]:
         """Trains on one piece."""
@@ -79,16 +88,16 @@ class Eager:
         self.optimizer.zero_grad()
         found["loss"].backward()
         self.optimizer.step()
-        self.carried = {name: found[output].detach() for name, output in CARRY.items()}
+        self.carried = {name: found[output].detach() for name, output in self._carry.items()}
         return {name: each.detach() for name, each in found.items()}
 
     def evaluate(self, batches: list[dict[str, Tensor]]) -> float:
         """Returns the mean loss of consecutive pieces."""
-        carried, losses = zeros(), []
+        carried, losses = self._first(), []
         with torch.no_grad():
             for piece in batches:
                 found = self.model(**piece, **carried)
-                carried = {name: found[output] for name, output in CARRY.items()}
+                carried = {name: found[output] for name, output in self._carry.items()}
                 losses.append(found["loss"].item())
         return sum(losses) / len(losses)
 

@@ -3,17 +3,16 @@ carried from step to step, as in one loop of PyTorch."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
-from typing import Any
 
 import exactness
 import pytest
+import test_carry
 import test_outputs
 import torch
 import torch.nn.functional as F  # noqa: N812
 from test_carry import NEAR
-from test_fewer_rows import LEARNING_RATE, ROWS, trainer_of
+from test_fewer_rows import ROWS, trainer_of
 from torch import Tensor, nn
 
 import medley
@@ -47,6 +46,11 @@ def zeros(rows: int = ROWS) -> dict[str, Tensor]:
     return {name: torch.zeros(LAYERS, rows, WIDTH) for name in CARRY}
 
 
+def row_dims(rows_first: bool) -> dict[str, int | None]:
+    """Returns the dims of the rows that are not dim 0."""
+    return dict.fromkeys(CARRY if rows_first else (*CARRY, "data", "targets"), 1)
+
+
 def pieces(seed: int, count: int, rows_first: bool, rows: int = ROWS) -> list[dict[str, Tensor]]:
     """Returns consecutive pieces of a text for each row."""
     made = torch.Generator().manual_seed(seed)
@@ -59,40 +63,17 @@ def pieces(seed: int, count: int, rows_first: bool, rows: int = ROWS) -> list[di
     return found
 
 
-class Eager:
-    """The loop in PyTorch."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = copy.deepcopy(model)
-        self.carried = zeros()
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.01
-        )
-
-    def step(self, piece: dict[str, Tensor]) -> float:
-        """Trains on one piece."""
-        found = self.model(**piece, **self.carried)
-        self.optimizer.zero_grad()
-        found["loss"].backward()
-        self.optimizer.step()
-        self.carried = {name: found[output].detach() for name, output in CARRY.items()}
-        return float(found["loss"])
-
-    def evaluate(self, batches: list[dict[str, Tensor]]) -> float:
-        """Returns the mean loss of consecutive pieces that begin anew."""
-        carried, losses = zeros(), []
-        with torch.no_grad():
-            for piece in batches:
-                found = self.model(**piece, **carried)
-                carried = {name: found[output] for name, output in CARRY.items()}
-                losses.append(float(found["loss"]))
-        return sum(losses) / len(losses)
+def eager_of(model: nn.Module) -> test_carry.Eager:
+    """Returns the loop in PyTorch."""
+    return test_carry.Eager(model, CARRY, zeros)
 
 
-def compare(trainer: medley.Trainer, eager: Eager, batches: list[dict[str, Tensor]]) -> None:
+def compare(
+    trainer: medley.Trainer, eager: test_carry.Eager, batches: list[dict[str, Tensor]]
+) -> None:
     """Asserts that steps, and what they carry, are those of the loop in PyTorch."""
     for piece in batches:
-        assert trainer.step(piece).loss == pytest.approx(eager.step(piece), rel=NEAR)
+        assert trainer.step(piece).loss == pytest.approx(eager.step(piece)["loss"].item(), rel=NEAR)
         for name, value in trainer.carried().items():
             torch.testing.assert_close(value, eager.carried[name], rtol=NEAR, atol=1e-12)
 
@@ -104,13 +85,12 @@ def test_states_of_an_lstm_are_carried(rows_first: bool, is_given: bool, tmp_pat
         torch.manual_seed(0)
         model = Text(rows_first)
         example = pieces(0, 1, rows_first)[0] | {n: each + 0.1 for n, each in zeros().items()}
-        rows: dict[str, Any] = {"h0": 1, "c0": 1} | (
-            {} if rows_first else {"data": 1, "targets": 1}
+        graph = medley.capture(
+            model, example, carry=CARRY, rows=row_dims(rows_first) if is_given else None
         )
-        graph = medley.capture(model, example, carry=CARRY, rows=rows if is_given else None)
         plans = test_outputs.plans(graph)
         for number, plan in enumerate(plans[1:3], 1):
-            trainer, eager = trainer_of(model, graph, plan), Eager(model)
+            trainer, eager = trainer_of(model, graph, plan), eager_of(model)
             compare(trainer, eager, pieces(1, 3, rows_first))
             held_out = pieces(2, 3, rows_first)
             assert trainer.evaluate(held_out)["loss"] == pytest.approx(
@@ -132,12 +112,11 @@ def test_fewer_rows_carry_their_own_states(rows_first: bool) -> None:
         torch.manual_seed(0)
         model = Text(rows_first)
         example = pieces(0, 1, rows_first)[0] | zeros()
-        rows: dict[str, Any] = {"h0": 1, "c0": 1} | (
-            {} if rows_first else {"data": 1, "targets": 1}
-        )
-        graph = medley.capture(model, example, carry=CARRY, rows=rows)
-        trainer, eager = trainer_of(model, graph, test_outputs.plans(graph)[2]), Eager(model)
+        graph = medley.capture(model, example, carry=CARRY, rows=row_dims(rows_first))
+        trainer, eager = trainer_of(model, graph, test_outputs.plans(graph)[2]), eager_of(model)
         compare(trainer, eager, pieces(1, 1, rows_first))
         eager.carried = {name: each[:, :4] for name, each in eager.carried.items()}
         for piece in pieces(2, 2, rows_first, 4):
-            assert trainer.step(piece).loss == pytest.approx(eager.step(piece), rel=NEAR)
+            assert trainer.step(piece).loss == pytest.approx(
+                eager.step(piece)["loss"].item(), rel=NEAR
+            )

@@ -132,7 +132,8 @@ def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
         found += distance(losses, f32) ** 2
         assert trainer.loss_scale == 65536
     print(f"{kind}: {math.sqrt(found / 4):.2e}, bf16 itself {math.sqrt(limit / 4):.2e}")
-    assert found <= 1.5 * limit  # four curves know no more of a variance
+    # Over 24 seeds tensor parallelism is 1.01 times as far; four know its square within a half.
+    assert found <= (1.5 if kind == "tensor" else 1.0) * limit
     assert all(tensor.dtype == torch.float32 for tensor in trainer.parameters().values())
 
 

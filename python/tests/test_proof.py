@@ -262,9 +262,6 @@ class Loss(nn.Module):
         return self.inner(x).pow(2).mean()
 
 
-# --- the draws of plain PyTorch -------------------------------------------------------------------
-
-
 class Recogniser(nn.Module):
     """CTC of a linear layer."""
 
@@ -282,6 +279,9 @@ def test_check_takes_targets_that_look_like_a_mask() -> None:
     assert not medley.capture(Recogniser(), batch).unchecked
     batch[1][:, 3] = 0  # pads
     assert not medley.capture(Recogniser(), batch).unchecked
+
+
+# --- the draws of plain PyTorch -------------------------------------------------------------------
 
 
 def test_substitute_is_reachable_and_draws_as_the_trainer_does(tmp_path: Any) -> None:

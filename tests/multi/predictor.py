@@ -1,4 +1,4 @@
-"""What the processes of test_elastic_predictions.py run: `predictor.py FOLDER FAULT`.
+"""The script of the processes of test_elastic_predictions.py: `predictor.py FOLDER FAULT`.
 
 Trains a model that returns rows, and predicts after every step. FAULT: `device` is killed before
 the `step`, or before the prediction behind it if it `predicts`. Each process writes to

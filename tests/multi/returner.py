@@ -1,4 +1,4 @@
-"""What the processes of test_elastic_loads.py run: `returner.py FOLDER FAULT`.
+"""The script of the processes of test_elastic_loads.py: `returner.py FOLDER FAULT`.
 
 A script that goes back: SCRIPT says what it does, and the number of each act. FAULT: `device` is
 killed before the `act`, or at a `place` (of looper.LOADING) in it; `catches_up`: begins where the

@@ -24,14 +24,18 @@ NIGHTLY = pytest.mark.nightly
 SCRIPT = str(Path(predictor.__file__))
 
 
-def plan_of(graph: medley.Graph, devices: list[str], folder: Path) -> Path:
-    """Writes an even plan, and what it is for."""
-    folder.mkdir(exist_ok=True)
+def even_plan(devices: list[str]) -> medley.Plan:
+    """Returns an even plan."""
     stages = [{"mesh": {"devices": devices}}]
     pipelines = [{"microbatches": [{"rows": ROWS}], "stages": stages}]
     entries = {"format": "medley-plan", "version": 1, "global_batch": ROWS, "pipelines": pipelines}
-    entries["strategy"] = "data-parallel-even"
-    (folder / "plan.json").write_text(medley.Plan.from_dict(entries).text)
+    return medley.Plan.from_dict(entries | {"strategy": "data-parallel-even"})
+
+
+def prepare(graph: medley.Graph, devices: list[str], folder: Path) -> Path:
+    """Writes an even plan, its graph and its cluster."""
+    folder.mkdir(exist_ok=True)
+    (folder / "plan.json").write_text(even_plan(devices).text)
     (folder / "model.graph").write_text(graph.text())
     (folder / "cluster.yaml").write_text(CLUSTER)
     return folder
@@ -40,11 +44,8 @@ def plan_of(graph: medley.Graph, devices: list[str], folder: Path) -> Path:
 def one_device(graph: medley.Graph) -> list[dict[str, Any]]:
     """Returns what one device predicts."""
     model, batches = predictor.made()
-    entries = {"mesh": {"devices": DEVICES[:1]}}
-    pipelines = [{"microbatches": [{"rows": ROWS}], "stages": [entries]}]
-    plan = {"format": "medley-plan", "version": 1, "global_batch": ROWS, "pipelines": pipelines}
     cluster = medley.cluster.parse_cluster(CLUSTER)
-    chosen = medley.plan(graph, cluster, plan=medley.Plan.from_dict(plan))
+    chosen = medley.plan(graph, cluster, plan=even_plan(DEVICES[:1]))
     trainer = medley.Trainer(model, graph, chosen, medley.AdamW(lr=1e-2), local=True)
     found = []
     for batch in batches:
@@ -72,7 +73,7 @@ def test_predictions_are_those_of_one_device(
 ) -> None:
     model, batches = predictor.made()
     graph = medley.capture(model, batches[0], outputs="scores")
-    folder = plan_of(graph, DEVICES[:3], tmp_path / "run")
+    folder = prepare(graph, DEVICES[:3], tmp_path / "run")
     seen = ran(folder, "--restarts", str(restarts), device=DEVICES[who], **fault)
     assert len(seen) == 2 + restarts
     want = one_device(graph)
@@ -92,7 +93,7 @@ def test_predictions_are_those_of_one_device(
 def test_old_rows_are_dropped(tmp_path: Path) -> None:
     model, batches = predictor.made()
     graph = medley.capture(model, batches[0], outputs="scores")
-    folder = plan_of(graph, DEVICES[:2], tmp_path / "run")
+    folder = prepare(graph, DEVICES[:2], tmp_path / "run")
     fault = {"device": DEVICES[1], "predicts": True, "step": 2, "most": 1}
     seen = ran(folder, "--restarts", "1", **fault)
     has = {device: ["scores" in each for each in given["found"]] for device, given in seen.items()}
