@@ -61,7 +61,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
 }
 
 // What is computed again has the factors that it had.
-Factors factorize(const Prepared& prepared) {
+Factors factorize(const Prepared& prepared, const KnownFactors& known) {
   const std::vector<OpId> of = originals(prepared);
   std::vector<std::pair<ValueId, ValueId>> alike;
   for (size_t i = 0; i < of.size(); ++i) {
@@ -70,11 +70,11 @@ Factors factorize(const Prepared& prepared) {
     for (size_t r = 0; r < first.size(); ++r)
       if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
   }
-  return factorize(prepared.graph, alike);
+  return factorize(prepared.graph, alike, known);
 }
 
-Completed undecided(Prepared prepared) {
-  auto factors = std::make_shared<const Factors>(factorize(prepared));
+Completed undecided(Prepared prepared, const KnownFactors& known = {}) {
+  auto factors = std::make_shared<const Factors>(factorize(prepared, known));
   return {std::make_shared<const Prepared>(std::move(prepared)), std::move(factors), {}};
 }
 
@@ -217,7 +217,13 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
     if (!key.duties.counts || context.updated.elsewhere.contains(input.name))
       context.counted_elsewhere.insert(input.name);
   }
-  return undecided(prepare(own.graph, analysis_.optimizer, context));
+  // A view may split a weight in another stage than that which has it: its factors are those of the
+  // The view that splits a weight may be in another stage: the weight has the factors of the whole
+  // graph, under any cuts, with a backward pass or without.
+  Prepared prepared = prepare(own.graph, analysis_.optimizer, context);
+  const KnownFactors known =
+      known_inputs(analysis_.prepared->graph, *analysis_.factors, prepared.graph);
+  return undecided(std::move(prepared), known);
 }
 
 Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline, size_t s) {
@@ -227,7 +233,10 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline,
     completed.assignment =
         complete(*completed.prepared, *completed.factors, plan, chosen, chosen.stages[s]);
     if (completed.assignment.to_expand.empty()) return completed;
-    completed = undecided(expand_ops(*completed.prepared, completed.assignment.to_expand));
+    Prepared expanded = expand_ops(*completed.prepared, completed.assignment.to_expand);
+    const KnownFactors known =
+        known_inputs(completed.prepared->graph, *completed.factors, expanded.graph);
+    completed = undecided(std::move(expanded), known);
   }
 }
 

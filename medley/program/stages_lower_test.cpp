@@ -105,6 +105,30 @@ TEST(LowerStages, MetricsAreSummedAsTheLossIs) {
   }
 }
 
+// A weight is divided by heads, and only the view in the next stage tells what a head is: in
+// evaluation there is no gradient of the view in the stage of the weight.
+TEST(LowerStages, AViewInAnotherStageSplitsTheWeight) {
+  const Graph graph = parse_graph(R"(medley-graph 1
+graph "g"
+symbols b
+%0 = parameter "w" : f32[8, 12]
+%1 = batch "x" : f32[b, 8]
+%2 = aten.mm.default(%1, %0) : f32[b, 12] @forward "projection"
+%3 = aten.view.default(%2, [b, 4, 3]) : f32[b, 4, 3] @forward "heads"
+%4 = aten.sum.default(%3, none) : f32[] @forward "heads"
+output loss %4
+)",
+                                  "g");
+  Plan plan = two_stages({{4, {}}}, 2, 1);
+  plan.parts = {{"heads", {3, 1}, {}}};
+  plan.pipelines[0].stages[0].states = {{"w", "S(1.0, heads)"}};
+  plan.pipelines[0].stages[0].ops = {{"projection/mm#0", "n.0 heads"}};
+  plan.pipelines[0].stages[1].first = "heads/view#0";
+  const Program program = lower(graph, plan, stage_devices(3), {});
+  EXPECT_THAT(sent(program.stages[0], "transfer projection/mm#0", 0), ElementsAre(0, 0, 4 * 9));
+  EXPECT_THAT(sent(program.stages[0], "transfer projection/mm#0", 1), ElementsAre(0, 0, 4 * 3));
+}
+
 // The drawing of crossing.h: rows 3 + 1 become 2 + 2.
 TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
   Plan plan = two_stages({{4, {3, 1}}}, 2, 2);

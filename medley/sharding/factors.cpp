@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/known_instances.h"
 
@@ -104,8 +105,9 @@ class Factorizer {
  public:
   explicit Factorizer(const Graph& graph) : graph_(graph), known_(graph) {}
 
-  Factors run(const std::vector<std::pair<ValueId, ValueId>>& alike) {
+  Factors run(const std::vector<std::pair<ValueId, ValueId>>& alike, const KnownFactors& known) {
     add_dims();
+    for (const auto& [value, sizes] : known) refine(value, sizes);
     tie_batch();
     result_.instances.resize(graph_.ops.size());
     op_labels_.resize(graph_.ops.size());
@@ -127,6 +129,16 @@ class Factorizer {
     dims_.resize(graph_.values.size());
     for (size_t v = 0; v < graph_.values.size(); ++v)
       for (const Size& size : graph_.values[v].type.shape) dims_[v].push_back(forest_.add(size));
+  }
+
+  void refine(ValueId value, const std::vector<std::vector<Size>>& sizes) {
+    MEDLEY_CHECK_EQ(sizes.size(), dims(value).size());
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d].size() < 2) continue;
+      std::vector<ExtentId> product;
+      for (const Size& size : sizes[d]) product.push_back(forest_.add(size));
+      MEDLEY_CHECK(forest_.equate({dims(value)[d]}, product));
+    }
   }
 
   void tie_batch() {
@@ -253,8 +265,30 @@ class Factorizer {
 
 }  // namespace
 
-Factors factorize(const Graph& graph, const std::vector<std::pair<ValueId, ValueId>>& alike) {
-  return Factorizer(graph).run(alike);
+Factors factorize(const Graph& graph,
+                  const std::vector<std::pair<ValueId, ValueId>>& alike,
+                  const KnownFactors& known) {
+  return Factorizer(graph).run(alike, known);
+}
+
+KnownFactors known_inputs(const Graph& graph, const Factors& factors, const Graph& part) {
+  const auto is_kept = [](const Input& input) {
+    return input.kind == InputKind::kParameter || input.kind == InputKind::kBuffer;
+  };
+  std::map<std::pair<InputKind, std::string>, ValueId> by_name;
+  for (const Input& input : graph.inputs)
+    if (is_kept(input)) by_name[{input.kind, input.name}] = input.value;
+  KnownFactors known;
+  for (const Input& input : part.inputs) {
+    const auto found = by_name.find({input.kind, input.name});
+    if (found == by_name.end()) continue;
+    std::vector<std::vector<Size>>& dims = known.emplace_back(input.value, 0).second;
+    for (const std::vector<ExtentId>& dim : factors.values[at(found->second)]) {
+      std::vector<Size>& sizes = dims.emplace_back();
+      for (ExtentId extent : dim) sizes.push_back(factors.extent_sizes[at(extent)]);
+    }
+  }
+  return known;
 }
 
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value) {

@@ -26,10 +26,18 @@ struct Factors {
   std::vector<std::vector<std::vector<ExtentId>>> labels;  // [op][label] -> factors in order
 };
 
+// A value and the sizes of the factors of its dims: [dim] -> sizes in order.
+using KnownFactors = std::vector<std::pair<ValueId, std::vector<std::vector<Size>>>>;
+
 // Returns the factors of a graph. Gradients share the factors of their parameters, updates those of
 // what they update, and all batch dims of the batch inputs are one extent. So do the pairs in
-// `alike`, which are of one shape.
-Factors factorize(const Graph& graph, const std::vector<std::pair<ValueId, ValueId>>& alike = {});
+// `alike`, which are of one shape. `known`: what a larger graph says of values of this one.
+Factors factorize(const Graph& graph,
+                  const std::vector<std::pair<ValueId, ValueId>>& alike = {},
+                  const KnownFactors& known = {});
+
+// Returns the factors that a graph has for the parameters and buffers of `part`, by their names.
+KnownFactors known_inputs(const Graph& graph, const Factors& factors, const Graph& part);
 
 // Returns all factors of a value in one list: the positions that an AxisState names.
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value);
