@@ -105,17 +105,31 @@ ValueId beside_neutral(const Op& op, const UniformValues& uniform) {
   return kNone;
 }
 
-// Whether an op takes the first elements of a buffer, such as the positions of as many tokens as a
-// batch has. A longest batch takes all: the op stays, so that shorter batches have the same ops.
-bool takes_first_of_buffer(const Graph& graph, const Op& op, ValueId operand) {
+// Whether an op takes the first elements of a parameter or buffer, such as the positions of as many
+// tokens as a batch has. A longest batch takes all: the op and its gradient stay, so that shorter
+// batches have the same ops.
+bool takes_first_of_state(const Graph& graph, const Op& op, ValueId operand) {
   if (op.name != "aten.slice.Tensor" || !has_end(op)) return false;
   for (const Op* before = producer_of(graph, operand);
        before && before->name == "aten.slice.Tensor";
        before = producer_of(graph, operand))
     operand = tensor_argument(*before, 0);
   return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](const Input& input) {
-    return input.kind == InputKind::kBuffer && input.value == operand;
+    return (input.kind == InputKind::kBuffer || input.kind == InputKind::kParameter) &&
+           input.value == operand;
   });
+}
+
+// [value] whether it is the gradient of a parameter, or is added to one.
+std::vector<bool> parts_of_gradients(const Graph& graph) {
+  std::vector<bool> parts(graph.values.size(), false);
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kGradient) parts[at(output.value)] = true;
+  for (auto op = graph.ops.rbegin(); op != graph.ops.rend(); ++op)
+    if (has_one_result(*op) && parts[at(op->results[0])] &&
+        (op->name == "aten.add.Tensor" || op->name == "aten.slice_backward.default"))
+      for (ValueId operand : operands(*op)) parts[at(operand)] = true;
+  return parts;
 }
 
 // Returns the value of the new graph that a translated op would only repeat, or kNone.
@@ -130,7 +144,7 @@ ValueId repeated(const Graph& graph,
     return value != kNone && type_of(graph, value) == result;
   };
   if (const ValueId x = beside_neutral(op, uniform); same_type(x)) return x;
-  if (operand == kNone || takes_first_of_buffer(graph, op, operand)) return kNone;
+  if (operand == kNone || takes_first_of_state(graph, op, operand)) return kNone;
   if (std::binary_search(kCopies.begin(), kCopies.end(), short_name(op)) && same_type(operand))
     return operand;
   if (const ValueId root = undone_permutation(graph, op, operand); same_type(root)) return root;
@@ -143,11 +157,14 @@ ValueId repeated(const Graph& graph,
 Graph fold_identities(const Graph& graph) {
   Rewrite rewrite(graph);
   UniformValues uniform;
+  const std::vector<bool> gradients = parts_of_gradients(graph);
   for (const Op& op : graph.ops) {
     Op translated = rewrite.translate(op);
     uniform.update(rewrite.to());
+    const bool is_of_first =
+        op.name == "aten.slice_backward.default" && has_end(op) && gradients[at(op.results[0])];
     const ValueId same =
-        has_one_result(op)
+        has_one_result(op) && !is_of_first
             ? repeated(rewrite.to(), translated, type_of(graph, op.results[0]), uniform)
             : kNone;
     if (same == kNone)

@@ -88,9 +88,11 @@ std::optional<double> number_argument(const Op& op, size_t i) {
 
 bool has_one_result(const Op& op) { return op.results.size() == 1 && op.results[0] != kNone; }
 
-bool has_end(const Op& slice) {
+bool has_end(const Op& op) {
   constexpr double kNoEnd = 9e18;  // PyTorch writes the largest integer
-  return number_argument(slice, 3).value_or(kNoEnd) < kNoEnd;
+  const bool backward = op.name == "aten.slice_backward.default";
+  if (!backward && op.name != "aten.slice.Tensor") return false;
+  return number_argument(op, backward ? 4 : 3).value_or(kNoEnd) < kNoEnd;
 }
 
 bool is_view(const Op& op) {

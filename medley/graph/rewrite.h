@@ -45,8 +45,9 @@ const Op* producer_of(const Graph& graph, ValueId value);
 ValueId tensor_argument(const Op& op, size_t i);
 std::optional<double> number_argument(const Op& op, size_t i);
 bool has_one_result(const Op& op);
-// Whether an aten.slice has an end of its own, x[:16], other than x[1:].
-bool has_end(const Op& slice);
+// Whether an op is an aten.slice with an end of its own, x[:16] rather than x[1:], or the gradient
+// of one.
+bool has_end(const Op& op);
 // Whether the op is aten.view, _unsafe_view or reshape with one tensor, and one result.
 bool is_view(const Op& op);
 

@@ -39,6 +39,11 @@ std::optional<Instance> slice(const Graph& graph, const Op& op) {
   return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
 }
 
+std::optional<Instance> slice_backward(const Graph& graph, const Op& op) {
+  const auto d = dim(op, 2, type_of(graph, op.results[0]).shape.size());
+  return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
+}
+
 std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {
   return map_equal_dims(graph, op, {{0, 1}});
 }
@@ -282,7 +287,7 @@ std::vector<Rule> slicing_rules() {
   constexpr WorkClass kView = WorkClass::kView;
   return {
       {"aten.slice.Tensor", "", "", slice_forward_local, slice, kView},
-      {"aten.slice_backward.default", "", "", slice_backward_local, slice},
+      {"aten.slice_backward.default", "", "", slice_backward_local, slice_backward},
       {"aten.slice_scatter.default", "", "", slice_scatter_local, slice_scatter},
       {"aten.constant_pad_nd.default", "", "", nullptr, pad},
       {"aten.select.int", "", "", nullptr, select, kView},

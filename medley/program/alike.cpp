@@ -101,14 +101,16 @@ Program lower_alike(const Graph& planned,
   require_alike(planned, other, "graph");
   const GraphAnalysis known = analyse(planned, plan, cluster, optimizer);
   const GraphAnalysis here = analyse(other, plan, cluster, optimizer);
-  const std::vector<Completed> decided = complete_stages(known, plan);
-  std::vector<Completed> stages = complete_stages(here, plan);
+  std::vector<Completed> decided = prepare_stages(known, plan);
+  std::vector<Completed> stages = prepare_stages(here, plan, decided);
+  for (size_t s = 0; s < decided.size(); ++s)
+    require_alike(
+        decided[s].prepared->graph, stages[s].prepared->graph, fmt::format("stage {}", s));
+  decided = complete_stages(std::move(decided), plan);
   for (size_t s = 0; s < decided.size(); ++s) {
-    const std::string place = fmt::format("stage {}", s);
-    require_alike(decided[s].prepared->graph, stages[s].prepared->graph, place);
+    stages[s] = complete_alike(std::move(stages[s]), decided[s]);
     expect_alike(have_factors_alike(*decided[s].factors, *stages[s].factors),
-                 place + ": the factors of its values");
-    stages[s].assignment = decided[s].assignment;
+                 fmt::format("stage {}: the factors of its values", s));
   }
   return lower(here, std::move(stages), plan, cluster, options);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -75,18 +76,30 @@ Factors factorize(const Prepared& prepared, const KnownFactors& known) {
 
 Completed undecided(Prepared prepared, const KnownFactors& known = {}) {
   auto factors = std::make_shared<const Factors>(factorize(prepared, known));
-  return {std::make_shared<const Prepared>(std::move(prepared)), std::move(factors), {}};
+  return {std::make_shared<const Prepared>(std::move(prepared)), std::move(factors), {}, {}};
+}
+
+using Blocks = std::optional<std::vector<size_t>>;
+
+// [stage] what the same stages of another size recompute, if there are any.
+std::vector<Blocks> blocks_of(const std::vector<Completed>& planned, size_t stages) {
+  std::vector<Blocks> blocks(stages);
+  for (size_t s = 0; s < planned.size(); ++s) blocks[s] = planned[s].prepared->blocks;
+  return blocks;
 }
 
 // Of a plan with one stage, the whole graph.
-Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
+Completed only_stage(const GraphAnalysis& analysis,
+                     const Pipeline& pipeline,
+                     const Blocks& blocks) {
   const std::string& how = pipeline.stages[0].recompute;
-  if (how == Stage().recompute) return {analysis.prepared, analysis.factors, {}};
+  if (how == Stage().recompute) return {analysis.prepared, analysis.factors, {}, {}};
   return undecided(prepare(analysis.graph,
                            analysis.optimizer,
                            {.names = stable_names(analysis.graph),
                             .recompute = how,
-                            .in_flight = counts_in_flight(pipeline)[0]}));
+                            .in_flight = counts_in_flight(pipeline)[0],
+                            .blocks = blocks}));
 }
 
 // What a pipeline updates of the parameters that owners divide.
@@ -110,8 +123,26 @@ UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnaly
   return updated;
 }
 
-// What each stage of a pipeline computes, prepared.
-std::vector<Completed> split(PreparedStages& prepared, const Plan& plan, size_t number) {
+// Replaces composites that are to be cut; nothing is decided about what replaces them.
+Completed expand(const Completed& completed, const std::vector<OpId>& ids) {
+  Prepared expanded = expand_ops(*completed.prepared, ids);
+  const KnownFactors known =
+      known_inputs(completed.prepared->graph, *completed.factors, expanded.graph);
+  Completed result = undecided(std::move(expanded), known);
+  result.expanded = completed.expanded;
+  result.expanded.push_back(ids);
+  return result;
+}
+
+bool has_one_stage(const Plan& plan) {
+  return plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1;
+}
+
+// What each stage of a pipeline computes, prepared. `blocks`: of its stages.
+std::vector<Completed> split(PreparedStages& prepared,
+                             const Plan& plan,
+                             size_t number,
+                             std::span<const Blocks> blocks) {
   const Pipeline& pipeline = plan.pipelines[number];
   const std::vector<int> counts = counts_in_flight(pipeline);
   const Partition parts =
@@ -122,9 +153,23 @@ std::vector<Completed> split(PreparedStages& prepared, const Plan& plan, size_t 
   const Duties duties{number == 0, updated_by(plan, number, prepared.analysis())};
   std::vector<Completed> stages(pipeline.stages.size());
   for_each_in_parallel(stages.size(), [&](size_t s) {
-    stages[s] =
-        prepared.stage(parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s], duties);
+    stages[s] = prepared.stage(
+        parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s], duties, blocks[s]);
   });
+  return stages;
+}
+
+// The same of all pipelines, one after the other.
+std::vector<Completed> split(PreparedStages& prepared,
+                             const Plan& plan,
+                             const std::vector<Completed>& planned = {}) {
+  size_t count = 0;
+  for (const Pipeline& pipeline : plan.pipelines) count += pipeline.stages.size();
+  const std::vector<Blocks> blocks = blocks_of(planned, count);
+  std::vector<Completed> stages;
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    for (Completed& stage : split(prepared, plan, p, std::span(blocks).subspan(stages.size())))
+      stages.push_back(std::move(stage));
   return stages;
 }
 
@@ -176,13 +221,15 @@ Completed PreparedStages::stage(const Partition& parts,
                                 int stage,
                                 const std::string& recompute,
                                 int in_flight,
-                                const Duties& duties) {
+                                const Duties& duties,
+                                const Blocks& blocks) {
   const auto at = static_cast<size_t>(stage);
   Key key{stage > 0 ? parts.cuts[at - 1] : 0,
           at < parts.cuts.size() ? parts.cuts[at] : kNone,
           recompute,
           recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on them
           duties,
+          blocks,
           {},
           {}};
   for (const Tied& tied : parts.tied) {
@@ -207,6 +254,7 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
   StageContext context;
   context.recompute = key.recompute;
   context.in_flight = key.in_flight;
+  context.blocks = key.blocks;
   for (OpId op : own.ops) context.names.push_back(names_[at(op)]);
   context.received = key.received;
   context.counted_elsewhere = key.counted_elsewhere;
@@ -233,35 +281,42 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline,
     completed.assignment =
         complete(*completed.prepared, *completed.factors, plan, chosen, chosen.stages[s]);
     if (completed.assignment.to_expand.empty()) return completed;
-    Prepared expanded = expand_ops(*completed.prepared, completed.assignment.to_expand);
-    const KnownFactors known =
-        known_inputs(completed.prepared->graph, *completed.factors, expanded.graph);
-    completed = undecided(std::move(expanded), known);
+    completed = expand(completed, completed.assignment.to_expand);
   }
 }
 
-std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan) {
-  if (plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1)
-    return {complete_stage(only_stage(analysis, only_pipeline(plan)), plan, 0, 0)};
-  PreparedStages prepared(analysis);
-  return complete_stages(prepared, plan);
+Completed complete_alike(Completed prepared, const Completed& decided) {
+  for (const std::vector<OpId>& turn : decided.expanded) prepared = expand(prepared, turn);
+  prepared.assignment = decided.assignment;
+  return prepared;
 }
 
-std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
-  if (plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1)
-    return complete_stages(prepared.analysis(), plan);
-  std::vector<Completed> stages;
+std::vector<Completed> prepare_stages(const GraphAnalysis& analysis,
+                                      const Plan& plan,
+                                      const std::vector<Completed>& planned) {
+  if (has_one_stage(plan))
+    return {only_stage(analysis, only_pipeline(plan), blocks_of(planned, 1)[0])};
+  PreparedStages prepared(analysis);
+  return split(prepared, plan, planned);
+}
+
+std::vector<Completed> complete_stages(std::vector<Completed> stages, const Plan& plan) {
   std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
-    for (Completed& stage : split(prepared, plan, p)) {
-      places.emplace_back(
-          p, places.empty() || places.back().first != p ? 0 : places.back().second + 1);
-      stages.push_back(std::move(stage));
-    }
+    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) places.emplace_back(p, s);
   for_each_in_parallel(stages.size(), [&](size_t i) {
     stages[i] = complete_stage(std::move(stages[i]), plan, places[i].first, places[i].second);
   });
   return stages;
+}
+
+std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan) {
+  return complete_stages(prepare_stages(analysis, plan), plan);
+}
+
+std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
+  if (has_one_stage(plan)) return complete_stages(prepared.analysis(), plan);
+  return complete_stages(split(prepared, plan), plan);
 }
 
 }  // namespace medley

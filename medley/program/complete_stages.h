@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct Completed {
   std::shared_ptr<const Prepared> prepared;
   std::shared_ptr<const Factors> factors;
   Assignment assignment;
+  std::vector<std::vector<OpId>> expanded{};  // composites, by turn: ids are those before the turn
 };
 
 // The positions in the forward sequence at which the later stages of a pipeline (`number` of the
@@ -66,12 +68,13 @@ class PreparedStages {
   const Positions& positions() const { return positions_; }
 
   // What a stage of a partition by names() computes, with nothing decided. `recompute`: as in a
-  // plan, with so many micro-batches in flight.
+  // plan, with so many micro-batches in flight. `blocks`: as of a StageContext.
   Completed stage(const Partition& parts,
                   int stage,
                   const std::string& recompute = "none",
                   int in_flight = 1,
-                  const Duties& duties = {});
+                  const Duties& duties = {},
+                  const std::optional<std::vector<size_t>>& blocks = {});
 
  private:
   // Stages that agree in this compute the same.
@@ -80,7 +83,8 @@ class PreparedStages {
     std::string recompute;
     int in_flight = 1;
     Duties duties;
-    std::set<std::string> received, counted_elsewhere;  // as of a StageContext
+    std::optional<std::vector<size_t>> blocks;  // as of a StageContext, as what follows
+    std::set<std::string> received, counted_elsewhere;
     auto operator<=>(const Key&) const = default;
   };
   Completed prepare_stage(const Partition& parts, const Key& key, int stage) const;
@@ -96,7 +100,17 @@ class PreparedStages {
 // where it says nothing.
 Completed complete_stage(Completed prepared, const Plan& plan, size_t pipeline, size_t s);
 
-// Of all stages of all pipelines, one after the other.
+// Decides about a prepared stage as about the same stage of another size.
+Completed complete_alike(Completed prepared, const Completed& decided);
+
+// Of all stages of all pipelines, one after the other, with nothing decided; they recompute what
+// the stages of `planned` do, which are of another size, if there are any.
+std::vector<Completed> prepare_stages(const GraphAnalysis& analysis,
+                                      const Plan& plan,
+                                      const std::vector<Completed>& planned = {});
+
+// The same, with what the plan decides.
+std::vector<Completed> complete_stages(std::vector<Completed> prepared, const Plan& plan);
 std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan);
 std::vector<Completed> complete_stages(PreparedStages& stages, const Plan& plan);
 

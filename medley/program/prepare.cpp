@@ -49,7 +49,7 @@ class Preparer {
       prepared_.updated = context_.updated;
       append_update();
     }
-    recompute(prepared_, context_.recompute, context_.in_flight);
+    recompute(prepared_, context_);
     relink();
     remove_unused();
     name_repeated();

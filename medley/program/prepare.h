@@ -5,6 +5,7 @@
 // micro-batches, and the optimizer's update is appended. Knows nothing of devices or plans.
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct Prepared {
   // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
   // Empty: none does.
   std::vector<bool> recomputed;
+  std::vector<size_t> blocks;  // recomputed: the positions of forward ops at which others begin
   UpdatedParameters updated;
   bool scales_loss = false;  // then the norm says to all at once whether the step counts
 };
@@ -68,8 +70,9 @@ struct StageContext {
   // Those whose gradient counts for the norm in another stage.
   std::set<std::string> counted_elsewhere{};
   UpdatedParameters updated{};
-  std::string recompute = "none";  // as in a plan
-  int in_flight = 1;               // micro-batches
+  std::string recompute = "none";               // as in a plan
+  int in_flight = 1;                            // micro-batches
+  std::optional<std::vector<size_t>> blocks{};  // as another size of the stage has them
 };
 // The same for the graph of one stage. The norm is that of the gradients that count here. The
 // gradient of a parameter that other stages hold, too, is this stage's part, or an input

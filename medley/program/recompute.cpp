@@ -303,10 +303,14 @@ std::vector<OpId> originals(const Prepared& prepared) {
   return result;
 }
 
-void recompute(Prepared& prepared, std::string_view how, int in_flight) {
-  if (how == "none") return;
+void recompute(Prepared& prepared, const StageContext& context) {
+  if (context.recompute == "none") return;
   Recomputer recomputer(prepared);
-  if (how == "blocks") recomputer.keep_across(recomputed_blocks(prepared.graph, in_flight));
+  if (context.recompute == "blocks") {
+    prepared.blocks =
+        context.blocks ? *context.blocks : recomputed_blocks(prepared.graph, context.in_flight);
+    recomputer.keep_across(prepared.blocks);
+  }
   recomputer.run();
 }
 

@@ -18,15 +18,14 @@
 // is made of parameters and constants alone is made again. An op that reads a buffer which the step
 // changes is not copied, but kept. Knows nothing of devices, times and choices.
 
-#include <string_view>
 #include <vector>
 
 #include "medley/program/prepare.h"
 
 namespace medley {
 
-// Requires: `how` is one of kRecompute (plan.h). Copies have the names of what they are copies of.
-void recompute(Prepared& prepared, std::string_view how, int in_flight);
+// Computes again as the context says. Copies have the names of what they are copies of.
+void recompute(Prepared& prepared, const StageContext& context);
 
 // Returns for each op the one of the forward phase that it does again, kNone for all others. Of one
 // that became several (expand()) they come in the same order.

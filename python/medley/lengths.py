@@ -78,8 +78,15 @@ class LengthDims:
         return length
 
     def bucket(self, length: int) -> int:
-        """Returns up to which length a batch is padded."""
-        return next((each for each in self._buckets if each >= length), length)
+        """Returns up to which length a batch is padded. Raises ValueError for a length of 1, whose
+        dim a plan cannot divide as it divides the planned one."""
+        padded = next((each for each in self._buckets if each >= length), length)
+        if padded == 1 < self.planned:
+            raise ValueError(
+                "batch: found sequences of length 1, expected at least 2; "
+                "lengths=medley.Lengths(buckets=[2, ...]) pads shorter ones"
+            )
+        return padded
 
     def padded(self, batch: Any, tensors: Mapping[str, Tensor], length: int) -> Any:
         """Returns the batch, which has these tensors, with sequences of this length."""

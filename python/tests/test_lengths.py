@@ -125,6 +125,39 @@ def test_what_has_no_such_length_is_refused() -> None:
         )
 
 
+class Sliced(nn.Module):
+    """Adds the first positions of a parameter, as minGPT and ViT do, and masks with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 4)
+        self.positions = nn.Parameter(torch.randn(1, 8, 4))
+        self.heads = nn.Parameter(torch.randn(8, 2))
+        self.register_buffer("mask", torch.tril(torch.ones(8, 8, dtype=torch.bool)))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Returns the loss."""
+        length = input_ids.shape[1]
+        x = self.embedding(input_ids) + self.positions[:, :length, :]
+        x = x * self.heads[:length].sum(1, keepdim=True)
+        scores = (x @ x.mT).masked_fill(~self.mask[:length, :length], -torch.inf)
+        return (scores.softmax(-1) @ x).square().mean()
+
+
+def test_what_takes_all_positions_of_a_parameter_takes_fewer() -> None:
+    """Shorter batches are divided and computed again as the planned ones are, whatever is cheaper
+    at their length."""
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        model, batch = Sliced(), {"input_ids": torch.randint(0, 11, (ROWS, 8))}
+        graph = medley.capture(model, batch)
+        batches = [cut(batch, length, 8) for length in (8, 5, 2, 8)]
+        plans = [exactness.random_plan(graph, seed, ROWS, devices=3) for seed in (2, 5)]
+        trainer = check_batches("sliced", model, graph, [*plans, pipelines_of(graph)], batches)
+        with pytest.raises(ValueError, match="length 1, expected at least 2; .*buckets="):
+            trainer.step(cut(batch, 1, 8))
+
+
 class Positions(nn.Module):
     """Multiplies by a weight for each position, all of which it needs."""
 

@@ -190,12 +190,12 @@ def assign(original: Function, x: Tensor, key: Any, value: Any) -> None:
 
 
 def first_of(original: Function, x: Tensor, key: Any) -> Any:
-    """x[key]. `x[:, :length]` of all there are is an op, too: of a shorter batch it is one."""
+    """x[key]. `x[:, :length]` of all there are is an op, as `x[:length]` is: of a shorter batch it
+    is one."""
     found = original(x, key)
-    keys = key if isinstance(key, tuple) else (key,)
-    if not all(isinstance(each, slice) for each in keys) or x.requires_grad:
+    if not isinstance(key, tuple) or not all(isinstance(each, slice) for each in key):
         return found
-    for dim, each in enumerate(keys):
+    for dim, each in enumerate(key):
         if isinstance(each.stop, int) and found.shape[dim] == x.shape[dim] == each.stop > 1:
             found = torch.ops.aten.slice.Tensor(found, dim, 0, each.stop)
     return found
