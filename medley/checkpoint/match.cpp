@@ -8,7 +8,7 @@
 #include <set>
 
 #include "medley/base/error.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 
 namespace medley {
 namespace {

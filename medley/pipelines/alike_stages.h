@@ -8,7 +8,7 @@
 #include <string>
 
 #include "medley/plan/plan.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 
 namespace medley {
 

@@ -15,7 +15,7 @@
 #include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
-#include "medley/program/recompute.h"
+#include "medley/prepare/recompute.h"
 #include "medley/sharding/conversion.h"
 
 namespace medley {

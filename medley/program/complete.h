@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "medley/plan/plan.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 #include "medley/sharding/choice.h"
 #include "medley/sharding/factors.h"
 

@@ -12,8 +12,8 @@
 #include "medley/graph/text.h"
 #include "medley/ops/rule.h"
 #include "medley/plan/owners.h"
+#include "medley/prepare/recompute.h"
 #include "medley/program/connect.h"
-#include "medley/program/recompute.h"
 #include "medley/sharding/coupling.h"
 
 namespace medley {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "medley/plan/plan.h"
+#include "medley/prepare/prepare.h"
 #include "medley/program/complete.h"
-#include "medley/program/prepare.h"
 #include "medley/stages/stages.h"
 
 namespace medley {

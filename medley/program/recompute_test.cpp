@@ -1,4 +1,4 @@
-#include "medley/program/recompute.h"
+#include "medley/prepare/recompute.h"
 #include "medley/base/at.h"
 
 #include <gmock/gmock.h>

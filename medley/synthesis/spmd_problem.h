@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "medley/base/at.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 #include "medley/solve/pbqp.h"
 #include "medley/synthesis/spmd_ops.h"
 

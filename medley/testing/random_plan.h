@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "medley/plan/plan.h"
-#include "medley/program/optimizer.h"
+#include "medley/prepare/optimizer.h"
 
 namespace medley {
 

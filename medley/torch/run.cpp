@@ -14,8 +14,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/optimizer.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/optimizer.h"
+#include "medley/prepare/prepare.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/c10d_store.h"

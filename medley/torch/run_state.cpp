@@ -17,7 +17,7 @@
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/spare_copies.h"
 #include "medley/torch/tensor_buffer.h"

@@ -12,8 +12,8 @@
 #include "medley/measure/emulated_collectives.h"
 #include "medley/measure/emulated_device.h"
 #include "medley/measure/session.h"
+#include "medley/prepare/prepare.h"
 #include "medley/program/lower.h"
-#include "medley/program/prepare.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -6,7 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "medley/program/optimizer.h"
+#include "medley/prepare/optimizer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,4 +1,4 @@
-#include "medley/program/optimizer.h"
+#include "medley/prepare/optimizer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "medley/graph/graph.h"
-#include "medley/program/optimizer.h"
+#include "medley/prepare/optimizer.h"
 
 namespace medley {
 

@@ -1,4 +1,4 @@
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
-#include "medley/program/recompute.h"
+#include "medley/prepare/recompute.h"
 
 namespace medley {
 namespace {

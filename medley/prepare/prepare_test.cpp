@@ -1,4 +1,4 @@
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 
 #include <gmock/gmock.h>
 

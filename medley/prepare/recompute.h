@@ -20,7 +20,7 @@
 
 #include <vector>
 
-#include "medley/program/prepare.h"
+#include "medley/prepare/prepare.h"
 
 namespace medley {
 
