@@ -169,6 +169,56 @@ def test_rows_of_unlike_lengths_train_like_theirs(tmp_path: Path) -> None:
             assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
 
 
+class TimeFirst(nn.Module):
+    """A model that takes [tokens, rows]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
+        """Returns what the model returns."""
+        return self.inner(input_ids=input_ids.t(), labels=labels.t())
+
+
+def time_first(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns a batch whose rows are dim 1."""
+    return {name: torch.stack([row[name] for row in rows], 1) for name in ("input_ids", "labels")}
+
+
+def test_rows_may_be_another_dim(tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    with exactness.double_precision():
+        theirs = model()
+        Trainer(theirs, arguments(tmp_path / "theirs"), train_dataset=Data()).train()  # type: ignore[arg-type]
+        trainer = hf.train(
+            TimeFirst(),
+            arguments(tmp_path, per_device_train_batch_size=4),
+            Data(),
+            time_first,
+            cluster=exactness.cluster(2),
+            row_dims={"input_ids": 1, "labels": 1},
+        )
+        found = trainer.parameters()
+        for name, value in theirs.named_parameters():
+            worst = (found[f"inner.{name}"] - value.detach()).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+def test_a_collator_that_joins_texts_is_refused(tmp_path: Path) -> None:
+    from transformers import DataCollatorWithFlattening
+
+    with pytest.raises(ValueError, match="it joins texts into one row.*DataCollatorForSeq2Seq"):
+        hf.train(
+            model(),
+            arguments(tmp_path),
+            Data(),
+            DataCollatorWithFlattening(),
+            cluster=exactness.cluster(2),
+        )
+
+
 def test_gradients_may_be_accumulated(tmp_path: Path) -> None:
     args = arguments(tmp_path, gradient_accumulation_steps=2, max_steps=3)
     trainer = hf.train(model(), args, Data(), cluster=exactness.cluster(2))
