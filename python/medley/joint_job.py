@@ -38,6 +38,13 @@ class JointJob:
                 "--second-homes-every: found a run of several objectives, expected one of a single "
                 "objective, or 0: what only a lost device had comes back from the newest checkpoint"
             )
+        surviving = [name for name, plan in plans.items() if plan.survive > 0]
+        if this.elastic and len(plans) > 1 and surviving:
+            raise ValueError(
+                f'objective "{surviving[0]}": plan: found "survive": 1 in an elastic run of '
+                "several objectives, expected 0: nothing of them is copied to a second device; "
+                "what only a lost device had comes back from the newest checkpoint"
+            )
 
     def peers(self, machines: Cluster) -> _runtime.MovePeers | None:
         """Returns how the processes give each other state; None without a job."""

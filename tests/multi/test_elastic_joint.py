@@ -260,6 +260,16 @@ def test_copies_of_several_objectives_are_refused(tmp_path: Path) -> None:
 
 
 @NIGHTLY
+def test_plans_that_survive_with_copies_are_refused(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "run", "linear gan", "tensor")
+    path = folder / "d.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "survive": 1}))
+    done = elastic(folder, "linear gan")
+    assert done.returncode != 0
+    assert 'objective "d": plan: found "survive": 1' in done.stderr
+
+
+@NIGHTLY
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("restarts", ["0", "1"])
 def test_a_process_may_be_killed_in_an_evaluation(
