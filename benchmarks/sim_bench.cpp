@@ -8,7 +8,7 @@
 #include <benchmark/benchmark.h>
 
 #include "medley/schedule/call_order.h"
-#include "medley/schedule/one_f_one_b.h"
+#include "medley/schedule/counts.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

@@ -35,7 +35,7 @@
 
 #include "medley/base/units.h"
 #include "medley/plan/plan.h"
-#include "medley/schedule/schedule_request.h"
+#include "medley/schedule/timer.h"
 
 namespace medley {
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -17,7 +18,16 @@ class BestCounts {
       : time_(std::move(time)) {}
 
   // Times them, unless that was done before. Returns whether they are the best so far.
-  bool consider(const std::vector<int>& counts);
+  bool consider(const std::vector<int>& counts) {
+    if (!timed_.insert(counts).second) return false;
+    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const Nanoseconds finish = time_(counts);
+    if (finish > finish_ || (finish == finish_ && sum >= sum_)) return false;
+    best_ = counts;
+    finish_ = finish;
+    sum_ = sum;
+    return true;
+  }
 
   // Requires: some were considered.
   const std::vector<int>& counts() const { return best_; }

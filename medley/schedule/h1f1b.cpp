@@ -6,9 +6,9 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/best_counts.h"
-#include "medley/schedule/eager_one_f_one_b.h"
-#include "medley/schedule/one_f_one_b.h"
+#include "medley/schedule/counts.h"
 #include "medley/schedule/period.h"
+#include "medley/schedule/stage_ends.h"
 
 namespace medley {
 namespace {
@@ -88,9 +88,8 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
   std::vector<int> widest = room;
   widest.back() = 1;
 
-  BestCounts best([&](const std::vector<int>& counts) {
-    return time_ends(order_calls(counts, microbatches), request.times).finish;
-  });
+  BestCounts best(
+      [&](const std::vector<int>& counts) { return time_ends(counts, request.times).finish; });
   std::string_view best_rule;
   const auto consider = [&](std::string_view rule, const std::vector<int>& wanted) {
     const bool better = best.consider(capped(wanted, room));

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include "medley/schedule/schedule_request.h"
+#include "medley/schedule/timer.h"
 
 namespace medley {
 

@@ -6,8 +6,7 @@
 #include <functional>
 
 #include "medley/base/error.h"
-#include "medley/schedule/eager_one_f_one_b.h"
-#include "medley/schedule/one_f_one_b.h"
+#include "medley/schedule/counts.h"
 #include "medley/testing/formula.h"
 #include "medley/testing/sample_pipelines.h"
 

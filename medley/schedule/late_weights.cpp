@@ -6,6 +6,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/best_counts.h"
+#include "medley/schedule/stage_ends.h"
 
 namespace medley {
 namespace {
@@ -29,8 +30,7 @@ LateWeights late_weights(const PipelineTimes& times,
     if (!takes_time_for_weights(times, s)) most[s] = 0;
   Nanoseconds least;  // with any counts: a stage is busy for as long
   BestCounts best([&](const std::vector<int>& counts) {
-    const StageEnds timing =
-        time_ends(order_calls(in_flight, times.num_microbatches(), counts), times);
+    const StageEnds timing = time_ends(in_flight, times, counts);
     Nanoseconds finish;
     for (size_t s = 0; s < after.size(); ++s) {
       finish = std::max(finish, timing.last[s] + after[s]);

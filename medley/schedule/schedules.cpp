@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include "medley/base/error.h"
-#include "medley/schedule/eager_one_f_one_b.h"
-#include "medley/schedule/gpipe.h"
+#include "medley/schedule/counts.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/one_f_one_b.h"
 
 namespace medley {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "medley/schedule/schedule_request.h"
+#include "medley/schedule/timer.h"
 
 namespace medley {
 

@@ -20,22 +20,18 @@ struct Link {
   // Where there are slots.
   std::vector<Nanoseconds> taken;  // [n-th message]: when the call that reads it starts
   std::vector<int> number;         // [micro-batch]: n
-  std::vector<TimeSpan> spans;     // [n-th message], where all is asked for
+  std::vector<TimeSpan> spans;     // [n-th message]
 };
 
 class Timer {
  public:
-  // `calls`: what all calls and messages take is asked for; null: when stages end.
-  Timer(const PipelineOrder& order,
-        const PipelineTimes& times,
-        const std::vector<int>& slots,
-        std::vector<std::vector<TimeSpan>>* calls)
+  Timer(const PipelineOrder& order, const PipelineTimes& times, const std::vector<int>& slots)
       : order_(order),
         times_(times),
         slots_(slots),
-        calls_(calls),
         next_(order.size(), 0),
-        ends_{{}, std::vector<Nanoseconds>(order.size()), std::vector<Nanoseconds>(order.size())} {
+        last_(order.size()),
+        timing_{{}, std::vector<Nanoseconds>(order.size()), {}, {}, {}, {}} {
     const size_t microbatches = times.size_of.size();
     Link none;
     none.arrivals.assign(microbatches, kUnknown);
@@ -47,13 +43,13 @@ class Timer {
     gradients_ = activations_;
     for (const StageOrder& stage : order) {
       has_weights_.push_back(has_weights(stage));
-      if (calls) calls->emplace_back().reserve(stage.size());
+      timing_.calls.emplace_back().reserve(stage.size());
     }
   }
 
   // Forward calls come through from the first stage to the last, backward calls the other way: each
   // stage in turn goes on as far as it can, up and down, until none moves.
-  StageEnds run() {
+  Timing run() {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t stage = 0; stage < order_.size(); ++stage) moved |= go_on(stage);
@@ -61,14 +57,12 @@ class Timer {
     }
     for (size_t stage = 0; stage < order_.size(); ++stage) {
       MEDLEY_CHECK_EQ(next_[stage], order_[stage].size());
-      ends_.finish = std::max(ends_.finish, ends_.last[stage]);
+      timing_.finish = std::max(timing_.finish, last_[stage]);
     }
-    return ends_;
-  }
-
-  void move_spans(Timing& timing) {
-    for (Link& link : activations_) timing.activations.push_back(std::move(link.spans));
-    for (Link& link : gradients_) timing.gradients.push_back(std::move(link.spans));
+    for (const Nanoseconds busy : timing_.busy) timing_.idle.push_back(timing_.finish - busy);
+    for (Link& link : activations_) timing_.activations.push_back(std::move(link.spans));
+    for (Link& link : gradients_) timing_.gradients.push_back(std::move(link.spans));
+    return std::move(timing_);
   }
 
  private:
@@ -86,14 +80,14 @@ class Timer {
     const MicrobatchTimes& times = times_.sizes[at(times_.size_of[m])];
     const StageTimes& own = times.stages[stage];
     if (call.function == PipelineFunction::kWeights) {
-      take(stage, ends_.last[stage], own.weights);
+      take(stage, last_[stage], own.weights);
       return true;
     }
     const bool on = call.function == PipelineFunction::kForward;
     Link* in = on ? link(activations_, stage, -1) : link(gradients_, stage, 0);
     Link* out = on ? link(activations_, stage, 0) : link(gradients_, stage, -1);
 
-    Nanoseconds begin = ends_.last[stage];
+    Nanoseconds begin = last_[stage];
     if (in) {
       if (in->arrivals[m] == kUnknown) return false;
       begin = std::max(begin, in->arrivals[m]);
@@ -121,10 +115,10 @@ class Timer {
 
   // Returns when a call ends that begins then.
   Nanoseconds take(size_t stage, Nanoseconds begin, Nanoseconds time) {
-    ends_.last[stage] = begin + time;
-    ends_.busy[stage] += time;
-    if (calls_) (*calls_)[stage].push_back({begin, ends_.last[stage]});
-    return ends_.last[stage];
+    last_[stage] = begin + time;
+    timing_.busy[stage] += time;
+    timing_.calls[stage].push_back({begin, last_[stage]});
+    return last_[stage];
   }
 
   Link* link(std::vector<Link>& links, size_t stage, int offset) const {
@@ -138,18 +132,18 @@ class Timer {
     out.free_at = begin + time;
     out.arrivals[m] = out.free_at + latency;
     if (!slots_.empty()) out.number[m] = static_cast<int>(out.sent);
-    if (calls_) out.spans.push_back({begin, out.free_at});
+    out.spans.push_back({begin, out.free_at});
     ++out.sent;
   }
 
   const PipelineOrder& order_;
   const PipelineTimes& times_;
   const std::vector<int>& slots_;
-  std::vector<std::vector<TimeSpan>>* const calls_;
   std::vector<char> has_weights_;              // [stage]
   std::vector<size_t> next_;                   // [stage] call
   std::vector<Link> activations_, gradients_;  // [boundary]
-  StageEnds ends_;
+  std::vector<Nanoseconds> last_;              // [stage] when its last call ends
+  Timing timing_;
 };
 
 }  // namespace
@@ -181,19 +175,7 @@ Timing time_calls(const PipelineOrder& order,
                   const std::vector<int>& slots) {
   MEDLEY_CHECK_EQ(order.size(), times.num_stages());
   MEDLEY_CHECK(slots.empty() || slots.size() + 1 == order.size());
-  Timing timing;
-  Timer timer(order, times, slots, &timing.calls);
-  StageEnds ends = timer.run();
-  timing.finish = ends.finish;
-  timing.busy = std::move(ends.busy);
-  for (const Nanoseconds busy : timing.busy) timing.idle.push_back(timing.finish - busy);
-  timer.move_spans(timing);
-  return timing;
-}
-
-StageEnds time_ends(const PipelineOrder& order, const PipelineTimes& times) {
-  MEDLEY_CHECK_EQ(order.size(), times.num_stages());
-  return Timer(order, times, {}, nullptr).run();
+  return Timer(order, times, slots).run();
 }
 
 }  // namespace medley

@@ -41,6 +41,13 @@ struct PipelineTimes {
 // All micro-batches of one size.
 PipelineTimes equal_microbatches(MicrobatchTimes times, int microbatches);
 
+// What a schedule is chosen from.
+struct ScheduleRequest {
+  PipelineTimes times;
+  std::vector<int> max_in_flight;  // [stage], what memory has room for; empty: no limit
+  std::vector<int> pools;          // [stage]; empty: each stage is one of its own
+};
+
 // Throws Error(kUs) for times below 0, weights above backward, no stages, no micro-batches, sizes
 // with other numbers of stages, or boundaries that are not one fewer.
 void verify(const PipelineTimes& times);
@@ -70,12 +77,5 @@ struct Timing {
 Timing time_calls(const PipelineOrder& order,
                   const PipelineTimes& times,
                   const std::vector<int>& slots = {});
-
-// Of that, what searches for an order ask for, in a fraction of the time. No slots.
-struct StageEnds {
-  Nanoseconds finish;
-  std::vector<Nanoseconds> last, busy;  // [stage] when its last call ends; what its calls take
-};
-StageEnds time_ends(const PipelineOrder& order, const PipelineTimes& times);
 
 }  // namespace medley

@@ -6,9 +6,8 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
-#include "medley/schedule/eager_one_f_one_b.h"
+#include "medley/schedule/counts.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/one_f_one_b.h"
 #include "medley/schedule/schedules.h"
 #include "medley/sim/schedule_request.h"
 #include "medley/sim/simulate.h"

@@ -4,7 +4,7 @@
 // and boundaries take, as its simulation says, and how many micro-batches memory has room for.
 // Knows no schedule.
 
-#include "medley/schedule/schedule_request.h"
+#include "medley/schedule/timer.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

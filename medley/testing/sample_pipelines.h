@@ -3,7 +3,7 @@
 // Pipelines for tests: drawn at random, the same one for the same seed on any machine, and all
 // counts there are.
 
-#include "medley/schedule/schedule_request.h"
+#include "medley/schedule/timer.h"
 
 namespace medley {
 
