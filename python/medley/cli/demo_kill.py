@@ -51,8 +51,8 @@ class Survival:
     def text(self) -> str:
         """Returns it as lines for people."""
         return (
-            f"A kill: of 3 processes {self.lost} is killed after step {self.step + 1}; "
-            f"{self.seconds:.2f} s later the other 2 go on.\n"
+            f"A kill: {self.lost} of 3 processes, after step {self.step + 1}; "
+            f"the other 2 go on {self.seconds:.2f} s later.\n"
             f"  loss  {curve(self.losses)}  {self.losses[-1]:.4f}\n"
             f"  alone {curve(self.undisturbed)}  {self.undisturbed[-1]:.4f}, "
             f"at most {self.difference:.1e} apart"
