@@ -107,11 +107,13 @@ def test_counter() -> None:
     _run(COUNTER)
 
 
-@pytest.mark.parametrize("model", ["gpt2", pytest.param("vit", marks=pytest.mark.slow)])
-def test_no_more_than_eager_and_as_predicted(model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "more"), [("gpt2", 0.0), pytest.param("vit", 0.01, marks=pytest.mark.slow)]
+)
+def test_no_more_than_eager_and_as_predicted(model: str, more: float) -> None:
     eager, eager_loss = _run(STEP, model, "eager")
     ours, our_loss, predicted = _run(STEP, model, "medley")
     assert float(our_loss) == pytest.approx(float(eager_loss), rel=1e-5)
     # Scalars of the program, such as the loss weights.
-    assert int(ours) <= int(eager) + 256
+    assert int(ours) <= (1 + more) * int(eager) + 256
     assert 0.98 < int(predicted) / int(ours) < 1.02
