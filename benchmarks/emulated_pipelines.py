@@ -121,13 +121,13 @@ class Pipelines(single.Family):
         text.pop("cluster_hash", None)
         measured["collectives"] = []  # they tell how fast the links are
         found: Any = _core.simulate_plan(
-            self.graph.core, json.dumps(text), self.free, json.dumps(measured)
+            self.graph.core, _core.Plan(json.dumps(text)), self.free, json.dumps(measured)
         )
         return float(found["step"] * 1e-9)
 
     def boundaries(self, chosen: Plan, profile: str) -> float:
         """Returns the seconds for which the thin link is busy in a step, both directions added."""
-        found: Any = _core.simulate_plan(self.graph.core, chosen.text, self.cluster, profile)
+        found: Any = _core.simulate_plan(self.graph.core, chosen.core, self.cluster, profile)
         sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
         return float(sum(sent) * 8 / BANDWIDTH + 2 * self.microbatches * LATENCY)
 

@@ -146,7 +146,7 @@ def predictions(model: str, rows: int, kind: str, budget: str) -> dict[str, dict
 
     def predict(profile: str) -> dict[str, float]:
         found: Any = _core.simulate_plan(
-            graph.core, plan.text, cluster, profile, optimizer=optimizer
+            graph.core, plan.core, cluster, profile, optimizer=optimizer
         )
         (row,) = found["devices"].values()
         return {"seconds": found["step"] / 1e9, "bytes": row["peak"]}

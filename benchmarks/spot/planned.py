@@ -84,7 +84,7 @@ class Planned:
         devices = [device for node in nodes for device in self._devices[node]]
         begin = time.perf_counter()
         try:
-            text = _core.plan(
+            plan = _core.plan(
                 self._graph,
                 self._cluster,
                 self._strategy,
@@ -98,15 +98,15 @@ class Planned:
             return {"rows": 0.0, "copies": 1.0, "step": 0.0, "planning": 0.0, "plan": ""}
         planning = time.perf_counter() - begin
         simulated: Any = _core.simulate_plan(
-            self._graph, text, self._cluster, optimizer=self._optimizer
+            self._graph, plan, self._cluster, optimizer=self._optimizer
         )
         step = simulated["step"] * 1e-9
         return {
             "rows": self._batch / step,
-            "copies": copies(json.loads(text)),
+            "copies": copies(json.loads(plan.text())),
             "step": step,
             "planning": planning,
-            "plan": text,
+            "plan": plan.text(),
         }
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 (one of these lives as long as the program)
@@ -123,7 +123,7 @@ class Planned:
             return f'"{places[node]}/{device}"'
 
         text = re.sub(r'"([\w.-]+/\d+/\d+)"', renamed, self._entry(nodes)["plan"])
-        return _core.Program(self._graph, text, self._cluster, self._optimizer)
+        return _core.Program(self._graph, _core.Plan(text), self._cluster, self._optimizer)
 
     def _save(self) -> None:
         if self._cache is None:

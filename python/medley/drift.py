@@ -39,7 +39,7 @@ def report_drift(meter: _runtime.Drift, always: bool) -> None:
 
 
 def expected_nanoseconds(
-    graph: _core.Graph, plan: str, cluster: Cluster, profile: str, rule: _core.Optimizer
+    graph: _core.Graph, plan: _core.Plan, cluster: Cluster, profile: str, rule: _core.Optimizer
 ) -> dict[str, float]:
     """Returns what each device is expected to compute in a step."""
     predicted: dict[str, Any] = _core.simulate_plan(graph, plan, cluster, profile, optimizer=rule)

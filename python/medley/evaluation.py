@@ -202,10 +202,8 @@ class Evaluation:
             forward, self._captured = capture_forward(
                 self._model, example, self._graph, self._captured
             )
-        text, program = lowered(self._plan, self._graph.core, forward.core, self._machines, times)
-        made = _runtime.Run(
-            program, self._machines, self._options(text, forward, program, run.seed)
-        )
+        plan, program = lowered(self._plan, self._graph.core, forward.core, self._machines, times)
+        made = _runtime.Run(program, self._machines, self._options(plan, program, run.seed))
         if self._is_elastic:
             exchange.check()  # whoever ends all waits may have come before the run
         rows = times * self._plan.global_batch
@@ -219,16 +217,13 @@ class Evaluation:
         rank = None if self._job is None else self._job.rank
         inputs = self._given.of(types)
         size = inputs.planned(rows)
-        at_length = functools.partial(self._at_length, text, forward, program)
+        at_length = functools.partial(self._at_length, plan.core, forward, program)
         sizes = Sizes(made, program, size, rank, at_length)
         return _Begun(made, sizes, inputs, carried.zeros(types))
 
-    def _options(
-        self, text: str, forward: Graph, program: _core.Program, seed: int
-    ) -> dict[str, Any]:
+    def _options(self, plan: Plan, program: _core.Program, seed: int) -> dict[str, Any]:
         """Returns those of the run."""
-        chosen = Plan(text, forward, self._machines)
-        options = devices.options(chosen, program, self._machines, self._job)
+        options = devices.options(plan, program, self._machines, self._job)
         options |= {"emulation": {}, "seed": seed}  # it takes no time of the emulated devices
         if self._is_elastic:
             # In an epoch the run that trains watches over the others, and this one is part of it.
@@ -242,13 +237,13 @@ class Evaluation:
         return options
 
     def _at_length(
-        self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
+        self, plan: _core.Plan, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
         with in_eval_mode(self._model):
             example = carried.with_zeros(example, self._graph, self._given)
             forward, _ = capture_forward(self._model, example, self._graph)
         rule = AdamW().core(forward.core)
-        return program.alike(planned.core, forward.core, text, self._machines, rule)
+        return program.alike(planned.core, forward.core, plan, self._machines, rule)
 
 
 def is_batch(data: Any, names: Collection[str]) -> bool:
@@ -285,7 +280,7 @@ def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
 
 def lowered(
     plan: Plan, training: _core.Graph, forward: _core.Graph, machines: Cluster, times: int = 1
-) -> tuple[str, _core.Program]:
+) -> tuple[Plan, _core.Program]:
     """Returns what a plan of the training graph says of the forward phase, and its program: where
     weights are, who has which rows, where stages begin, and what ops divide as far as they are the
     same. Each micro-batch is there so many `times`."""
@@ -296,8 +291,8 @@ def lowered(
     errors = []
     for with_ops, whole in ways:
         try:
-            text = plan_for(plan, training, forward, with_ops, whole, times)
-            return text, _core.Program(forward, text, machines, rule)
+            found = plan_for(plan, training, forward, with_ops, whole, times)
+            return found, _core.Program(forward, found.core, machines, rule)
         except ValueError as error:
             errors.append(error)
     raise errors[1]
@@ -310,8 +305,8 @@ def plan_for(
     with_ops: bool,
     whole: bool,
     times: int = 1,
-) -> str:
-    """Returns the text of the plan for the forward phase, with or without the choices of ops;
+) -> Plan:
+    """Returns the plan for the forward phase, with or without the choices of ops;
     `whole`: each pipeline has one micro-batch. The rows are so many `times` the plan's."""
     entries = plan.to_dict()
     entries["global_batch"] *= times
@@ -337,7 +332,7 @@ def plan_for(
                     stage[key] = _matching(stage[key], known)
             if stage.get("first"):
                 stage["first"] = begun = _first_of(stage["first"], order, ops, begun)
-    return Plan.from_dict(entries).text
+    return Plan.from_dict(entries)
 
 
 def _joined(microbatches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -322,7 +322,7 @@ class JointTrainer:
             "schedule": "",
             "graph": _hash_of_all(trainer._graph.hash() for trainer in trainers),
             "plan": _hash_of_all(trainer.plan.text for trainer in trainers),
-            "cluster": self._first.plan.to_dict().get("cluster_hash", ""),
+            "cluster": self._first.plan.core.cluster_hash,
             "versions": checkpoint.versions(),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import json
 import operator
@@ -54,12 +55,29 @@ class Plan:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
         """Reads a plan. Raises ValueError naming the place of what is no plan."""
-        return Plan(_core.check_plan(read_text(path), str(path)))
+        return Plan.of(_core.Plan(read_text(path), str(path)))
 
     @staticmethod
     def from_dict(entries: Mapping[str, Any]) -> Plan:
         """Returns the plan that a dict in the form of the JSON describes."""
-        return Plan(_core.check_plan(json.dumps(entries), "<plan>"))
+        return Plan.of(_core.Plan(json.dumps(entries)))
+
+    @staticmethod
+    def of(
+        core: _core.Plan,
+        graph: Graph | None = None,
+        cluster: Cluster | None = None,
+        profile: str | os.PathLike[str] | None = None,
+    ) -> Plan:
+        """Returns a plan that the core has."""
+        plan = Plan(core.text(), graph, cluster, profile)
+        plan.__dict__["core"] = core
+        return plan
+
+    @functools.cached_property
+    def core(self) -> _core.Plan:
+        """The plan as the core has it, read once. Raises ValueError for a text that is no plan."""
+        return _core.Plan(self.text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan; the file is complete or not there."""
@@ -74,7 +92,7 @@ class Plan:
             )
         return Explanation(
             _core.explain_plan(
-                self.text, self.graph.core, self.cluster, expanded, *measured(self.profile)
+                self.core, self.graph.core, self.cluster, expanded, *measured(self.profile)
             )
         )
 
@@ -86,35 +104,32 @@ class Plan:
     @property
     def global_batch(self) -> int:
         """Rows of a step."""
-        return int(self.to_dict()["global_batch"])
+        return self.core.global_batch
 
     @property
     def strategy(self) -> str:
         """The strategy that made it, "" if written by hand."""
-        return str(self.to_dict().get("strategy", ""))
+        return self.core.strategy
 
     @property
     def survive(self) -> int:
         """How many nodes may be lost, any of them, with the state still there: 0 or 1."""
-        return int(self.to_dict().get("survive", 0))
+        return self.core.survive
 
     @property
     def loss_over(self) -> str:
         """What the loss of a step is over: "batch", or "microbatches", the mean of their losses."""
-        return str(self.to_dict().get("loss_over", "batch"))
+        return self.core.loss_over
 
     @property
     def devices(self) -> list[str]:
         """Names of the devices, in the order of the ranks."""
-        return [str(name) for stage in self._stages() for name in stage["mesh"]["devices"]]
+        return self.core.devices
 
     @property
     def mesh_shapes(self) -> list[list[int]]:
         """Sizes of the axes of the mesh of each stage, pipeline after pipeline."""
-        return [[int(size) for size in stage["mesh"]["shape"]] for stage in self._stages()]
-
-    def _stages(self) -> list[dict[str, Any]]:
-        return [stage for pipeline in self.to_dict()["pipelines"] for stage in pipeline["stages"]]
+        return self.core.mesh_shapes
 
 
 def plan(
@@ -155,13 +170,13 @@ def plan(
     if given is not None:
         chosen = given if isinstance(given, Plan) else Plan.load(given)
         where = "<plan>" if isinstance(given, Plan) else str(given)
-        _core.verify_plan(chosen.text, where, whole.core, machines)
+        _core.verify_plan(chosen.core, where, whole.core, machines)
         if global_batch is not None and chosen.global_batch != global_batch:
             raise ValueError(
                 f"{where}: global_batch: found {chosen.global_batch}, expected {global_batch} as "
                 "the script asks"
             )
-        return Plan(chosen.text, whole, machines, profile)
+        return Plan.of(chosen.core, whole, machines, profile)
     if global_batch is None:
         raise ValueError("plan: expected global_batch, the number of rows of a step")
     if not isinstance(strategy, str):
@@ -175,9 +190,8 @@ def plan(
     asked = Question(strategy, rows, parts, survive, loss_over == "microbatches")
 
     def find() -> bytes:
-        return find_plan(
-            whole, machines, asked, as_optimizer(optimizer), measured(profile)
-        ).encode()
+        found = find_plan(whole, machines, asked, as_optimizer(optimizer), measured(profile))
+        return found.text().encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
 
@@ -189,8 +203,8 @@ def find_plan(
     optimizer: Optimizer,
     times: tuple[str, str],
     devices: Sequence[str] = (),
-) -> str:
-    """Returns the text of the plan that plan() finds, in this process. `times`: of `measured`;
+) -> _core.Plan:
+    """Returns the plan that plan() finds, in this process. `times`: of `measured`;
     `devices`: those that may be used, all if there are none."""
     return ask(graph.core, cluster, asked, optimizer.core(graph.core), times, devices)
 
@@ -202,7 +216,7 @@ def ask(
     rule: _core.Optimizer,
     times: tuple[str, str],
     devices: Sequence[str],
-) -> str:
+) -> _core.Plan:
     """The same of what the core knows."""
     return _core.plan(
         graph,

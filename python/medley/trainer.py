@@ -135,7 +135,7 @@ class Trainer(WholeTensors, Records):
                 functools.partial(
                     expected_nanoseconds,
                     self._graph.core,
-                    self.plan.text,
+                    self.plan.core,
                     machines,
                     measured,
                     self.optimizer.core(self._graph.core),
@@ -175,7 +175,7 @@ class Trainer(WholeTensors, Records):
     def _program_of(self, plan: Plan) -> _core.Program:
         elastic = self._recovery is not None  # the sum of the norm is the commit of a step
         rule, kept = self.optimizer.core(self._graph.core, elastic), self._options["keep_gradients"]
-        return _core.Program(self._graph.core, plan.text, self._machines, rule, kept, elastic)
+        return _core.Program(self._graph.core, plan.core, self._machines, rule, kept, elastic)
 
     def _run_options(
         self, plan: Plan, program: _core.Program, this: job.Job | None
@@ -358,7 +358,7 @@ class Trainer(WholeTensors, Records):
             return self._program.alike(
                 self._graph.core,
                 graph.core,
-                self.plan.text,
+                self.plan.core,
                 self._machines,
                 rule,
                 self._options["keep_gradients"],
@@ -448,7 +448,7 @@ class Trainer(WholeTensors, Records):
             "schedule": schedule_text(self.optimizer.lr),
             "graph": self._graph.hash(),
             "plan": checkpoint.text_hash(self.plan.text),
-            "cluster": self.plan.to_dict().get("cluster_hash", ""),
+            "cluster": self.plan.core.cluster_hash,
             "versions": checkpoint.versions(),
         }
         self._reset()

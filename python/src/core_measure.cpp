@@ -35,13 +35,11 @@ void add_graph(WantedOps& wanted,
 
 void add_plan(WantedOps& wanted,
               const medley::Graph& graph,
-              const std::string& plan,
-              const std::string& file,
+              const medley::Plan& plan,
               const Cluster& cluster,
               const medley::Optimizer& optimizer) {
-  const medley::Plan parsed = medley::parse_plan(plan, file);
-  verify(parsed, graph, cluster);
-  wanted.add(lower(graph, parsed, cluster, optimizer));
+  verify(plan, graph, cluster);
+  wanted.add(lower(graph, plan, cluster, optimizer));
 }
 
 void make_session(MeasuringSession* self,
@@ -135,7 +133,6 @@ void init_measure(nb::module_& m) {
            &add_plan,
            "graph"_a,
            "plan"_a,
-           "file"_a,
            "cluster"_a,
            "optimizer"_a = medley::Optimizer(),
            Release(),

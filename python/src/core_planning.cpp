@@ -1,7 +1,8 @@
-// Plans as JSON texts, for medley.plan: finding, reading, verifying and explaining them.
+// Plans, for medley.plan: reading, finding, verifying and explaining them.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
@@ -20,6 +21,7 @@ namespace {
 
 using medley::Cluster;
 using medley::Graph;
+using medley::Plan;
 
 // Lets an interrupt, or whatever else the handler of a signal raises, end what is under way.
 void check_signals(std::string_view, size_t, size_t) {
@@ -34,17 +36,36 @@ void warn(const std::string& why) {
   if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
 }
 
-std::string find_plan(const Graph& graph,
-                      const Cluster& cluster,
-                      const std::string& strategy,
-                      int64_t global_batch,
-                      int64_t microbatches,
-                      const medley::Optimizer& optimizer,
-                      const std::string& profile,
-                      const std::string& file,
-                      const std::vector<std::string>& devices,
-                      int survive,
-                      bool loss_over_microbatches) {
+void read_plan(Plan* self, const std::string& text, const std::string& file) {
+  new (self) Plan(medley::parse_plan(text, file));
+}
+
+std::vector<std::string> devices_of(const Plan& plan) {
+  std::vector<std::string> all;
+  for (const medley::Pipeline& pipeline : plan.pipelines)
+    for (const medley::Stage& stage : pipeline.stages)
+      all.insert(all.end(), stage.mesh.devices.begin(), stage.mesh.devices.end());
+  return all;
+}
+
+std::vector<std::vector<int64_t>> mesh_shapes(const Plan& plan) {
+  std::vector<std::vector<int64_t>> all;
+  for (const medley::Pipeline& pipeline : plan.pipelines)
+    for (const medley::Stage& stage : pipeline.stages) all.push_back(stage.mesh.shape);
+  return all;
+}
+
+Plan find_plan(const Graph& graph,
+               const Cluster& cluster,
+               const std::string& strategy,
+               int64_t global_batch,
+               int64_t microbatches,
+               const medley::Optimizer& optimizer,
+               const std::string& profile,
+               const std::string& file,
+               const std::vector<std::string>& devices,
+               int survive,
+               bool loss_over_microbatches) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
@@ -60,12 +81,32 @@ std::string find_plan(const Graph& graph,
                                                 .left_out = warn});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
-  return print(std::get<medley::Plan>(outcome));
+  return std::get<Plan>(outcome);
 }
 
 }  // namespace
 
 void init_planning(nb::module_& m) {
+  nb::class_<Plan>(m, "Plan", "A plan, read once (docs/formats/plan.md).")
+      .def("__init__",
+           &read_plan,
+           "text"_a,
+           "file"_a = "<plan>",
+           "Raises ValueError naming the place of what is no plan.")
+      .def(
+          "text",
+          [](const Plan& plan) { return print(plan); },
+          "Its JSON, in the one form that equal plans have.")
+      .def_ro("strategy", &Plan::strategy, "That made it, \"\" if written by hand.")
+      .def_ro("cluster_hash", &Plan::cluster_hash, "Of the cluster that it is for, or \"\".")
+      .def_ro("global_batch", &Plan::global_batch, "Rows of a step.")
+      .def_ro("survive", &Plan::survive, "How many nodes may be lost: 0 or 1.")
+      .def_prop_ro(
+          "loss_over",
+          [](const Plan& plan) { return medley::kLossOver[plan.loss_over_microbatches ? 1 : 0]; },
+          "\"batch\", or \"microbatches\".")
+      .def_prop_ro("devices", &devices_of, "Names of the devices, in the order of the ranks.")
+      .def_prop_ro("mesh_shapes", &mesh_shapes, "Sizes of the axes of the mesh of each stage.");
   m.def(
       "plan",
       [](const Graph& graph,
@@ -106,42 +147,26 @@ void init_planning(nb::module_& m) {
       "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
       "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "
       "`survive` nodes, 0 or 1, any may be lost and the state is still there.");
-  m.def(
-      "check_plan",
-      [](const std::string& text, const std::string& file) {
-        return print(medley::parse_plan(text, file));
-      },
-      "text"_a,
-      "file"_a,
-      "Returns the plan in its canonical form; raises ValueError naming the place of what is "
-      "none.");
-  m.def(
-      "verify_plan",
-      [](const std::string& text,
-         const std::string& file,
-         const Graph& graph,
-         const Cluster& cluster) {
-        medley::verify_plan(medley::parse_plan(text, file), file, graph, cluster);
-      },
-      "text"_a,
-      "file"_a,
-      "graph"_a,
-      "cluster"_a,
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Raises ValueError with the first reason why the plan cannot be run.");
+  m.def("verify_plan",
+        &medley::verify_plan,
+        "plan"_a,
+        "file"_a,
+        "graph"_a,
+        "cluster"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Raises ValueError with the first reason why the plan cannot be run.");
   m.def(
       "explain_plan",
-      [](const std::string& text,
+      [](const Plan& plan,
          const Graph& graph,
          const Cluster& cluster,
          bool expanded,
          const std::string& profile,
          const std::string& file) {
         const medley::CostModel costs = costs_of(cluster, profile, file);
-        return explain(medley::parse_plan(text, "<plan>"),
-                       {.graph = &graph, .costs = &costs, .expanded = expanded});
+        return explain(plan, {.graph = &graph, .costs = &costs, .expanded = expanded});
       },
-      "text"_a,
+      "plan"_a,
       "graph"_a,
       "cluster"_a,
       "expanded"_a = false,

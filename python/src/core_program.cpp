@@ -32,14 +32,13 @@ medley::LowerOptions options_of(bool keep_gradients, bool commit) {
 
 void make_program(Program* self,
                   const Graph& graph,
-                  const std::string& text,
+                  const medley::Plan& plan,
                   const medley::Cluster& cluster,
                   const medley::Optimizer& optimizer,
                   bool keep_gradients,
                   bool commit) {
   const medley::LowerOptions options = options_of(keep_gradients, commit);
   const nb::gil_scoped_release release;
-  const medley::Plan plan = medley::parse_plan(text, "<plan>");
   verify(plan, graph, cluster);
   new (self) Program(lower(graph, plan, cluster, optimizer, options));
 }
@@ -48,14 +47,13 @@ void make_program(Program* self,
 Program alike(const Program& planned,
               const Graph& graph,
               const Graph& other,
-              const std::string& text,
+              const medley::Plan& plan,
               const medley::Cluster& cluster,
               const medley::Optimizer& optimizer,
               bool keep_gradients,
               bool commit) {
   const medley::LowerOptions options = options_of(keep_gradients, commit);
   const nb::gil_scoped_release release;
-  const medley::Plan plan = medley::parse_plan(text, "<plan>");
   Program program = lower_alike(graph, other, plan, cluster, optimizer, options);
   require_alike(planned, program);
   return program;
@@ -116,20 +114,19 @@ std::vector<double> computed_rows(const Program& program) {
 
 void init_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "A lowered plan: what every device executes.")
-      .def(
-          "__init__",
-          &make_program,
-          nb::sig("def __init__(self, graph: Graph, plan: str, cluster: Cluster, "
-                  "optimizer: Optimizer, keep_gradients: bool = False, "
-                  "commit: bool = False) -> None"),
-          "graph"_a,
-          "plan"_a,
-          "cluster"_a,
-          "optimizer"_a,
-          "keep_gradients"_a = false,
-          "commit"_a = false,
-          "Raises ValueError where plan (JSON), graph and cluster do not fit each other. `commit`: "
-          "a step that fails can be taken back, or finished without the others.")
+      .def("__init__",
+           &make_program,
+           nb::sig("def __init__(self, graph: Graph, plan: Plan, cluster: Cluster, "
+                   "optimizer: Optimizer, keep_gradients: bool = False, "
+                   "commit: bool = False) -> None"),
+           "graph"_a,
+           "plan"_a,
+           "cluster"_a,
+           "optimizer"_a,
+           "keep_gradients"_a = false,
+           "commit"_a = false,
+           "Raises ValueError where plan, graph and cluster do not fit each other. `commit`: "
+           "a step that fails can be taken back, or finished without the others.")
       .def_prop_ro("devices", &devices, "The devices of the cluster by rank.")
       .def_prop_ro("groups",
                    &medley::groups_of,
@@ -145,7 +142,7 @@ void init_program(nb::module_& m) {
       .def("computed_rows", &computed_rows, "By rank, how many rows of a batch a device computes.")
       .def("alike",
            &alike,
-           nb::sig("def alike(self, graph: Graph, other: Graph, plan: str, cluster: Cluster, "
+           nb::sig("def alike(self, graph: Graph, other: Graph, plan: Plan, cluster: Cluster, "
                    "optimizer: Optimizer, keep_gradients: bool = False, "
                    "commit: bool = False) -> Program"),
            "graph"_a,
@@ -167,18 +164,17 @@ void init_program(nb::module_& m) {
 
   m.def(
       "lower_text",
-      [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster) {
-        return print(lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{}));
+      [](const Graph& graph, const medley::Plan& plan, const medley::Cluster& cluster) {
+        return print(lower(graph, plan, cluster, medley::Optimizer{}));
       },
       nb::arg("graph"),
       nb::arg("plan"),
       nb::arg("cluster"),
-      "The lowered program of a plan (JSON) with AdamW, as text.");
+      "The lowered program of a plan with AdamW, as text.");
   m.def(
       "communications",
-      [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster) {
-        const medley::Program program =
-            lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{});
+      [](const Graph& graph, const medley::Plan& plan, const medley::Cluster& cluster) {
+        const medley::Program program = lower(graph, plan, cluster, medley::Optimizer{});
         std::vector<std::string> names;
         for (const medley::LoweredStage& stage : program.stages)
           for (const medley::Communication& each : stage.communications) names.push_back(each.name);
@@ -187,12 +183,11 @@ void init_program(nb::module_& m) {
       nb::arg("graph"),
       nb::arg("plan"),
       nb::arg("cluster"),
-      "The names of all communications of one step of a plan (JSON), stage after stage.");
+      "The names of all communications of one step of a plan, stage after stage.");
   m.def(
       "memory_use",
-      [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster, int device) {
-        const medley::Program program =
-            lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{});
+      [](const Graph& graph, const medley::Plan& plan, const medley::Cluster& cluster, int device) {
+        const medley::Program program = lower(graph, plan, cluster, medley::Optimizer{});
         const medley::MemoryUse use = memory_uses(program).at(static_cast<size_t>(device)).use;
         return std::make_tuple(use.persistent, use.peak, use.peak_at);
       },

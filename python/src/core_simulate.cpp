@@ -14,21 +14,20 @@ using namespace nb::literals;
 namespace {
 
 medley::Simulation simulation(const medley::Graph& graph,
-                              const std::string& plan,
+                              const medley::Plan& plan,
                               const medley::Cluster& cluster,
                               const std::string& profile,
                               const std::string& file,
                               const medley::Optimizer& optimizer) {
   const nb::gil_scoped_release release;
-  const medley::Plan parsed = medley::parse_plan(plan, "<plan>");
-  verify(parsed, graph, cluster);
-  const medley::Program program = lower(graph, parsed, cluster, optimizer);
+  verify(plan, graph, cluster);
+  const medley::Program program = lower(graph, plan, cluster, optimizer);
   const medley::SimulateOptions options{.trace = false, .memory = true};
   return simulate(program, costs_of(cluster, profile, file), options);
 }
 
 nb::dict simulate_plan(const medley::Graph& graph,
-                       const std::string& plan,
+                       const medley::Plan& plan,
                        const medley::Cluster& cluster,
                        const std::string& profile,
                        const std::string& file,
@@ -58,18 +57,19 @@ nb::dict simulate_plan(const medley::Graph& graph,
 }  // namespace
 
 void init_simulate(nb::module_& m) {
-  m.def("simulate_plan",
-        &simulate_plan,
-        nb::sig("def simulate_plan(graph: Graph, plan: str, cluster: Cluster, profile: str = \"\", "
-                "file: str = \"<profile>\", optimizer: Optimizer = ...) -> "
-                "dict[str, object]"),
-        "graph"_a,
-        "plan"_a,
-        "cluster"_a,
-        "profile"_a = "",
-        "file"_a = "<profile>",
-        "optimizer"_a = medley::Optimizer(),
-        "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
-        "each link carries, and where the times of ops come from. `profile` is a text; without one "
-        "all is analytic.");
+  m.def(
+      "simulate_plan",
+      &simulate_plan,
+      nb::sig("def simulate_plan(graph: Graph, plan: Plan, cluster: Cluster, profile: str = \"\", "
+              "file: str = \"<profile>\", optimizer: Optimizer = ...) -> "
+              "dict[str, object]"),
+      "graph"_a,
+      "plan"_a,
+      "cluster"_a,
+      "profile"_a = "",
+      "file"_a = "<profile>",
+      "optimizer"_a = medley::Optimizer(),
+      "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
+      "each link carries, and where the times of ops come from. `profile` is a text; without one "
+      "all is analytic.");
 }

@@ -230,7 +230,7 @@ def check(
 
 def check_communications(graph: Any, plan: str, has: Sequence[str], lacks: Sequence[str]) -> None:
     """Asserts that some communication's name has each word of `has`, and none one of `lacks`."""
-    names = _core.communications(graph.core, plan, cluster())
+    names = _core.communications(graph.core, _core.Plan(plan), cluster())
     for word in has:
         assert any(word in each for each in names), names
     for word in lacks:

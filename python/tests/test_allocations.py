@@ -65,7 +65,7 @@ networks:
 ''')
     plan = medley.plan(graph, cluster, "data-parallel-proportional", 8, microbatches=1)
     rule = medley.AdamW(report_norm=False)
-    said = _core.simulate_plan(graph.core, plan.text, cluster, optimizer=rule.core(graph.core))
+    said = _core.simulate_plan(graph.core, plan.core, cluster, optimizer=rule.core(graph.core))
     (predicted,) = said["devices"].values()
     trainer = medley.Trainer(
         model,

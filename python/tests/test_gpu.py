@@ -95,7 +95,7 @@ def test_memory_is_as_predicted(autocast: torch.dtype | None) -> None:
     )
     optimizer = medley.AdamW(lr=1e-3)
     predicted: Any = _core.simulate_plan(
-        graph.core, plan.text, parse_cluster(one_device(KIND)), optimizer=optimizer.core(graph.core)
+        graph.core, plan.core, parse_cluster(one_device(KIND)), optimizer=optimizer.core(graph.core)
     )
     trainer = medley.Trainer(
         model, graph, plan, optimizer=optimizer, local=True, keep_gradients=False

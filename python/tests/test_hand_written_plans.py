@@ -191,7 +191,9 @@ def test_trains_like_one_device(name: str, steps: int) -> None:
 def test_megatron_reduces_twice_a_block_and_phase() -> None:
     with exactness.double_precision():
         graph = medley.capture(*ZOO["gpt"](batch=ROWS))
-    names = _core.communications(graph.core, plan_of(CASES["megatron"]), exactness.cluster())
+    names = _core.communications(
+        graph.core, _core.Plan(plan_of(CASES["megatron"])), exactness.cluster()
+    )
     forward = [name for name in names if "/add#" in name]
     backward = [name for name in names if "/~" in name]
     assert len(forward) == 4, names  # two blocks

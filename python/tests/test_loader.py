@@ -27,7 +27,10 @@ networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 10 us}
 """
 ROWS = 4
-PLAN_OF_FOUR = '{"format": "medley-plan", "version": 1, "global_batch": 4}'
+PLAN_OF_FOUR = (
+    '{"format": "medley-plan", "version": 1, "global_batch": 4, "pipelines": [{"microbatches": '
+    '[{"rows": 4}], "stages": [{"mesh": {"devices": ["a/0/0"]}}]}]}'
+)
 
 
 class Rows:

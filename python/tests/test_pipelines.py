@@ -193,7 +193,7 @@ def planned(graph: medley.Graph, strategy: str, memory: int = 10**12) -> tuple[d
     """Returns a plan for the devices of the cluster, and the most that one of them needs."""
     machines = parse_cluster(POOLS.replace("MEMORY", str(memory)), "pools.yaml")
     found = medley.plan(graph, machines, strategy, global_batch=ROWS, microbatches=3)
-    simulated = cast("dict[str, Any]", _core.simulate_plan(graph.core, found.text, machines))
+    simulated = cast("dict[str, Any]", _core.simulate_plan(graph.core, found.core, machines))
     text = found.text
     for i, device in enumerate(["fast/0/0", "fast/0/1", "slow/0/0", "slow/0/1"]):
         text = text.replace(device, f"a/{i}/0")
@@ -262,7 +262,7 @@ def test_emulated_pipelines_train_alike_and_in_the_time_that_is_simulated(name: 
     cluster = exactness.cluster()
     unhurried = medley.Trainer(copy.deepcopy(model), graph, plan, local=True, cluster=cluster)
     want = unhurried.step(batch)
-    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, text, cluster))
+    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.core, cluster))
     with job.emulated():
         trainer = medley.Trainer(
             model, graph, plan, local=True, cluster=cluster, keep_gradients=False

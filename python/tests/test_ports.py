@@ -74,7 +74,7 @@ def _stages(graph: medley.Graph, rows: int) -> str:
             head = {"format": "medley-plan", "version": 1, "global_batch": rows}
             text = json.dumps(head | {"pipelines": [pipeline]})
             with contextlib.suppress(ValueError):  # no stage may begin there
-                _core.communications(graph.core, text, machines)
+                _core.communications(graph.core, _core.Plan(text), machines)
                 return text
     raise AssertionError("no cut")
 

@@ -96,13 +96,14 @@ class Priced:
     """A plan, and what the simulator makes of it."""
 
     def __init__(self, graph: medley.Graph, cluster: Cluster, text: str, profile: str = "") -> None:
-        found = cast("Any", _core.simulate_plan(graph.core, text, cluster, profile))
+        plan = _core.Plan(text)
+        found = cast("Any", _core.simulate_plan(graph.core, plan, cluster, profile))
         self.step: int = found["step"]  # nanoseconds
         self.peak: int = max(row["peak"] for row in found["devices"].values())
         self.entries: dict[str, Any] = json.loads(text)
         self.stage: dict[str, Any] = self.entries["pipelines"][0]["stages"][0]
         self.microbatches: list[Any] = self.entries["pipelines"][0]["microbatches"]
-        self.communications: list[str] = _core.communications(graph.core, text, cluster)
+        self.communications: list[str] = _core.communications(graph.core, plan, cluster)
 
     def of(self, field: str, name: str) -> str:
         """Returns what the pattern that wins (docs/formats/plan.md) says of a parameter or op; "R"

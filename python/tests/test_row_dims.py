@@ -59,7 +59,7 @@ def stages_of(graph: medley.Graph, devices: list[str], microbatches: list[int]) 
             }
         )
         try:
-            _core.communications(graph.core, alone, exactness.cluster())
+            _core.communications(graph.core, _core.Plan(alone), exactness.cluster())
             return pipeline
         except ValueError:
             continue

@@ -45,7 +45,7 @@ def _prepared(name: str) -> tuple[Any, Any, Any, Any]:
 
 def _agree(name: str, plan: medley.Plan) -> None:
     model, batch, graph, cluster = _prepared(name)
-    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.text, cluster))
+    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.core, cluster))
     with job.emulated():
         trainer = medley.Trainer(
             model,

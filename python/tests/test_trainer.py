@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import signal
 import tempfile
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import _runtime, custom_ops
+from medley import _core, _runtime, custom_ops
 from medley.capture import substitute
 from medley.cluster import parse_cluster
 from medley.models import gpt, mlp
@@ -183,6 +184,21 @@ def test_unequal_devices_train_like_one(microbatches: list[list[int]], steps: in
         assert metrics.grad_norm == pytest.approx(norm, rel=1e-10)
         assert worst(trainer.gradients(), eager.gradients) < 1e-10
     assert worst(trainer.parameters(), eager.parameters()) < 1e-10
+
+
+def test_a_step_reads_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_gpt()
+    trainer = trainer_of(model, tokens(0), [[5, 3]])
+    trainer.step(tokens(0))
+    trainer.evaluate(tokens(0))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a step reads JSON")
+
+    for module, name in ((json, "loads"), (json, "load"), (_core, "Plan")):
+        monkeypatch.setattr(module, name, refuse)
+    trainer.step(tokens(1))
+    trainer.evaluate(tokens(1, rows=5))
 
 
 def test_sgd_clipping_and_schedule() -> None:

@@ -178,7 +178,7 @@ def test_a_sentence_quotes_any_bytes(medley: Command, tmp_path: Path) -> None:
     assert code == 2
     assert err.startswith(f"{path}: ")
     with pytest.raises(ValueError, match=r"^p\.json: .*expected JSON"):
-        _core.check_plan("{\u00e9}", "p.json")
+        _core.Plan("{\u00e9}", "p.json")
 
 
 def test_doctor_finds_what_it_needs_here(medley: Command) -> None:

@@ -184,7 +184,7 @@ def test_the_plan_for_who_is_left_is_there_before_the_loss(
     machines = medley.cluster.parse_cluster(CLUSTER)
     rule, times = survivor.optimizer(), ("", "<profile>")
     found = find_plan(graph, machines, Question("auto", survivor.ROWS), rule, times, left)
-    assert json.loads((folder / "elastic-1.plan.json").read_text()) == json.loads(found)
+    assert json.loads((folder / "elastic-1.plan.json").read_text()) == json.loads(found.text())
     assert distance(seen(folder), one_device(graph.text(), 60)) < 1e-10
 
 

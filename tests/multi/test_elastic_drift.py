@@ -92,7 +92,7 @@ def test_the_plan_for_a_slow_device_is_one_for_the_cluster_as_it_is(graph: medle
     after = replan(trainer, before, before.devices, {}, slow)
     assert rows_of(before.text) == dict.fromkeys(before.devices, 2)
     assert rows_of(after.text)[DEVICES[1]] < 2
-    _core.verify_plan(after.text, "plan", graph.core, machines)
+    _core.verify_plan(after.core, "plan", graph.core, machines)
     assert step_nanoseconds(trainer, before, slow) > 1.2 * step_nanoseconds(trainer, after, slow)
     assert step_nanoseconds(trainer, before) < step_nanoseconds(trainer, after)
     again = replan(trainer, after, before.devices, slow, {})
@@ -113,11 +113,11 @@ def test_types_stay_as_they_were_asked_for(graph: medley.Graph) -> None:
 def test_types_go_with_the_kinds(graph: medley.Graph) -> None:
     machines = medley.cluster.parse_cluster(SLOW)
     plan = medley.plan(graph, machines, "data-parallel-even", global_batch=6)
-    text = json.dumps({**plan.to_dict(), "bf16_as": {"CPU": "f32"}})
+    typed = medley.Plan.from_dict({**plan.to_dict(), "bf16_as": {"CPU": "f32"}})
     slow = machines.slowed({1: 0.5})
-    there = replanning._as_for(slow, machines, text)
-    assert json.loads(there)["bf16_as"] == {"CPU": "f32", "CPU at 0.5": "f32"}
-    assert json.loads(replanning._as_for(machines, slow, there)) == json.loads(text)
+    there = replanning._as_for(slow, machines, typed.core)
+    assert json.loads(there.text())["bf16_as"] == {"CPU": "f32", "CPU at 0.5": "f32"}
+    assert replanning._as_for(machines, slow, there).text() == typed.text
 
 
 @NIGHTLY

@@ -106,7 +106,7 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
         if this is None or graph is None or cluster is None:
             return list(range(self._plan.global_batch))
         # Rows do not depend on the optimizer.
-        program = _core.Program(graph.core, self._plan.text, cluster, AdamW().core(graph.core))
+        program = _core.Program(graph.core, self._plan.core, cluster, AdamW().core(graph.core))
         return own_rows(program, this.rank)
 
 

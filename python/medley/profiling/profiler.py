@@ -85,7 +85,7 @@ def wanted_ops(
         if not plans:
             chosen = _simple_plans(graph, cluster, global_batch, optimizer)
         for each in chosen:
-            wanted.add_plan(graph.core, each.text, "plan", cluster, rule)
+            wanted.add_plan(graph.core, each.core, cluster, rule)
         batches = {each.global_batch for each in chosen} | {global_batch or 0}
         for rows in sorted(batches - {0}):
             wanted.add_graph(graph.core, rows, rule)

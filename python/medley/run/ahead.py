@@ -138,15 +138,13 @@ def main() -> None:
     finders = [_finder(cluster, each) for each in asked["plans"]]
     for devices in asked["devices"]:
         with contextlib.suppress(ValueError):  # there is none
-            texts = agreed(
-                lambda left: [find(left) for find in finders],
-                lambda text: Plan(text).devices,
-                devices,
+            plans = agreed(
+                lambda left: [find(left) for find in finders], lambda plan: plan.devices, devices
             )
-            print(json.dumps([devices, texts]), flush=True)
+            print(json.dumps([devices, [plan.text() for plan in plans]]), flush=True)
 
 
-def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], str]:
+def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], _core.Plan]:
     """Returns what finds the plan of one trainer for some devices."""
     graph = _core.Graph.parse(asked["graph"], "<graph>")
     rule = _core.Optimizer(*asked["optimizer"])

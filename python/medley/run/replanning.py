@@ -67,8 +67,8 @@ def replan(
     cluster, profile, file = _slowed(trainer, before, factors)
     rule, times = trainer.optimizer, (profile, file)
     found = find_plan(graph, cluster, question(before), rule, times, devices)
-    text = _with_types_of(before, _as_for(trainer._machines, cluster, found))
-    return Plan(text, graph, trainer._machines, before.profile)
+    chosen = _with_types_of(before, _as_for(trainer._machines, cluster, found))
+    return Plan.of(chosen, graph, trainer._machines, before.profile)
 
 
 def question(before: Plan) -> Question:
@@ -86,8 +86,10 @@ def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] 
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, plan, factors)
     rule = trainer.optimizer.core(graph.core)
-    text = _as_for(cluster, trainer._machines, plan.text)
-    predicted: dict[str, Any] = _core.simulate_plan(graph.core, text, cluster, profile, file, rule)
+    chosen = _as_for(cluster, trainer._machines, plan.core)
+    predicted: dict[str, Any] = _core.simulate_plan(
+        graph.core, chosen, cluster, profile, file, rule
+    )
     return float(predicted["step"])
 
 
@@ -107,25 +109,25 @@ def saved(
     return max(0.0, 1 - takes(after) / takes(before))
 
 
-def _as_for(to: Cluster, of: Cluster, text: str) -> str:
+def _as_for(to: Cluster, of: Cluster, known: _core.Plan) -> _core.Plan:
     """Returns a plan of a cluster for another one, which has other kinds of the same devices."""
     if to.hash == of.hash:
-        return text
-    plan = json.loads(text)
+        return known
+    plan = json.loads(known.text())
     if "cluster_hash" in plan:
         plan["cluster_hash"] = to.hash
     types = plan.pop("bf16_as", {})
     kinds = [(of.kind(d).name, to.kind(d).name) for d in range(len(of.devices))]
     if types := {new: types[old] for old, new in kinds if old in types}:
         plan["bf16_as"] = types
-    return _core.check_plan(json.dumps(plan), "<plan>")
+    return _core.Plan(json.dumps(plan))
 
 
-def _with_types_of(before: Plan, text: str) -> str:
+def _with_types_of(before: Plan, found: _core.Plan) -> _core.Plan:
     """Returns a plan with the types of kinds that the one before says, also of those not there."""
-    plan = json.loads(text)
+    plan = json.loads(found.text())
     types = plan.get("bf16_as", {}) | before.to_dict().get("bf16_as", {})
-    return _core.check_plan(json.dumps({**plan, "bf16_as": types}), "<plan>") if types else text
+    return _core.Plan(json.dumps({**plan, "bf16_as": types})) if types else found
 
 
 def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:

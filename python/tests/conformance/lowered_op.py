@@ -185,7 +185,7 @@ class LoweredOp:
 
     def step(self, what: str, plan: str) -> list[str]:
         graph = _core.Graph.parse(self.text, "<graph>")
-        program = _core.Program(graph, plan, self.cluster, _core.Optimizer([]))
+        program = _core.Program(graph, _core.Plan(plan), self.cluster, _core.Optimizer([]))
         run = _runtime.Run(program, self.cluster, {"timeout_ms": 20000})
         if "composite" in plan and self.case.op in program.text():
             return [f"{what}: not expanded"]

@@ -42,7 +42,7 @@ def test_any_plan_is_right(seed: int, cluster: _core.Cluster) -> None:
             + (f" x {draw_state(dims[name], 'py', rng, rows='even')}" if "py" in parts else "")
             for name in buffers
         }
-        program = _core.Program(graph, json.dumps(plan), cluster, _core.Optimizer([]))
+        program = _core.Program(graph, _core.Plan(json.dumps(plan)), cluster, _core.Optimizer([]))
         run = _runtime.Run(program, cluster, {"timeout_ms": 20000})
         for name, whole in buffers.items():
             run.load("buffer", name, whole if name[0] == "x" else torch.zeros_like(whole))
