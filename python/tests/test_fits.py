@@ -133,7 +133,13 @@ def test_what_fits_is_planned_for_all_cards_and_for_each_alone(tmp_path: Path) -
         for cards in ("all", "RTX3090-24GB alone", "RTX4060Ti-16GB alone")
     ]
     assert model.asked == [512, 2048]
-    assert all(each.step_seconds > 0 and each.memory for each in found)
+    for of_length in (found[:3], found[3:]):
+        both, *alone = of_length
+        assert 0 < both.step_seconds <= min(each.step_seconds for each in alone)
+        for each in of_length:
+            assert all(0 < taken <= there for taken, there in each.memory.values())
+        for each in alone:
+            assert [f"{kind} alone" for kind in each.memory] == [each.cards]
 
 
 # Where weights alone are too many no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
