@@ -249,6 +249,52 @@ TEST(ParseCluster, ChecksNetworks) {
             "c.yaml:8: networks[1].flows: expected all or one: two");
 }
 
+// A cluster of one device has no networks: `networks:` without a value reads as the key left out,
+// and so does each list or mapping that may be empty.
+TEST(ParseCluster, AKeyWithoutValueIsAnEmptyListOrMapping) {
+  const std::string one =
+      "format: medley-cluster\nversion: 1\nnodes:\n"
+      "  - {name: a, count: 1, device: A100-40GB, devices_per_node: 1}\n";
+  const Cluster cluster = parse_cluster(one, "c.yaml", catalogue());
+  for (const char* more : {"networks:\n",
+                           "networks: []\n",
+                           "networks: ~\n",
+                           "devices:\n",
+                           "devices: {}\nnetworks:\n",
+                           "devices:\n  A100-40GB:\n",
+                           "devices: {A100-40GB: {peak: , sustained: }}\n"})
+    EXPECT_EQ(parse_cluster(one + more, "c.yaml", catalogue()), cluster) << more;
+  EXPECT_EQ(message("latency: 50 us", "latency: 50 us, curves: "), "accepted");
+}
+
+TEST(ParseCluster, AKeyWithoutValueIsRefusedWhereOneIsNeeded) {
+  EXPECT_EQ(message("based_on: A100-40GB, speed: 0.5, memory: 16 GiB", ""),
+            "c.yaml:10: devices.half: a kind that is based on none needs: sustained");
+  EXPECT_EQ(message("connects: [fast, slow]", "connects: "),
+            "c.yaml:8: networks[1].connects: expected at least one node pool: an empty list");
+  EXPECT_EQ(message("inside: node", "inside: node, pools: "),
+            "c.yaml:7: networks[0].pools: expected at least one node pool: an empty list");
+  EXPECT_EQ(message("50 us", "50 us, curves: [{devices: 1, points: }]"),
+            "c.yaml:8: networks[1].curves[0].points: expected at least one point: an empty list");
+  EXPECT_EQ(message("bandwidth: 10 Gbit/s", "bandwidth: "),
+            "c.yaml:8: networks[1].bandwidth: has no value");
+  EXPECT_EQ(message("speed: 0.5", "speed: "), "c.yaml:10: devices.half.speed: has no value");
+  EXPECT_EQ(message("preemptible: true", "preemptible: "),
+            "c.yaml:5: nodes[1].preemptible: has no value");
+  EXPECT_EQ(message("version: 1", "version: "), "c.yaml:2: version: has no value");
+  const auto refused = [](const char* nodes) -> std::string {
+    try {
+      parse_cluster(
+          std::string("format: medley-cluster\nversion: 1\n") + nodes, "c.yaml", catalogue());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused("nodes:\n"), "c.yaml:3: nodes: expected at least one entry: an empty list");
+  EXPECT_THAT(refused("nodes: [~]\n"), ::testing::HasSubstr("expected a mapping: nothing"));
+}
+
 // One cluster file says what the devices of a node do at once; what it leaves out is `all`.
 TEST(ParseCluster, ReadsFlows) {
   const auto parsed = [](const std::string& flows) {

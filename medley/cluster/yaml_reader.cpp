@@ -74,10 +74,13 @@ int count_documents(const std::string& text) {
 
 void YamlValue::fail(std::string_view what) const {
   const std::string place = path_.empty() ? "" : path_ + ": ";
-  throw Error(Blame::kCaller, fmt::format("{}:{}: {}{}", file_, line_of(node_), place, what));
+  throw Error(
+      Blame::kCaller,
+      fmt::format("{}:{}: {}{}", file_, key_line_ ? key_line_ : line_of(node_), place, what));
 }
 
 YamlFields YamlValue::fields() const {
+  if (key_line_) return {*this, {}};
   if (!node_.IsMap()) fail(fmt::format("expected a mapping: {}", found(node_)));
   std::map<std::string, YamlValue> values;
   for (const auto& entry : node_) {
@@ -87,7 +90,7 @@ YamlFields YamlValue::fields() const {
     const std::string& name = key.Scalar();
     YamlValue field(value, path_.empty() ? name : path_ + "." + name, file_);
     // An absent value ("count:") has no line of its own; its key has.
-    if (value.IsNull()) YamlValue(key, field.path_, file_).fail("has no value");
+    if (value.IsNull()) field.key_line_ = line_of(key);
     if (!values.emplace(name, field).second)
       YamlValue(key, path_, file_).fail(fmt::format("key stands twice: {}", name));
   }
@@ -95,6 +98,7 @@ YamlFields YamlValue::fields() const {
 }
 
 std::vector<YamlValue> YamlValue::items() const {
+  if (key_line_) return {};
   if (!node_.IsSequence()) fail(fmt::format("expected a list: {}", found(node_)));
   std::vector<YamlValue> items;
   for (const YAML::Node& item : node_)
@@ -102,20 +106,26 @@ std::vector<YamlValue> YamlValue::items() const {
   return items;
 }
 
+std::string YamlValue::scalar() const {
+  if (key_line_) fail("has no value");
+  return node_.IsScalar() ? node_.Scalar() : "";
+}
+
 std::string YamlValue::text() const {
-  if (!node_.IsScalar() || node_.Scalar().empty())
-    fail(fmt::format("expected a text: {}", found(node_)));
-  return node_.Scalar();
+  const std::string text = scalar();
+  if (text.empty()) fail(fmt::format("expected a text: {}", found(node_)));
+  return text;
 }
 
 bool YamlValue::boolean() const {
-  if (node_.IsScalar() && node_.Scalar() == "true") return true;
-  if (node_.IsScalar() && node_.Scalar() == "false") return false;
+  const std::string text = scalar();
+  if (text == "true") return true;
+  if (text == "false") return false;
   fail(fmt::format("expected true or false: {}", found(node_)));
 }
 
 int64_t YamlValue::positive_integer(int64_t most) const {
-  const std::string text = node_.IsScalar() ? node_.Scalar() : "";
+  const std::string text = scalar();
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || end != text.data() + text.size() || error == std::errc::invalid_argument)
@@ -128,7 +138,7 @@ int64_t YamlValue::positive_integer(int64_t most) const {
 }
 
 double YamlValue::number() const {
-  const std::string text = node_.IsScalar() ? node_.Scalar() : "";
+  const std::string text = scalar();
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || end != text.data() + text.size() || error != std::errc() ||
@@ -150,23 +160,21 @@ double YamlValue::number_from_zero() const {
 }
 
 double YamlValue::quantity(Dimension dimension) const {
-  const auto value = node_.IsScalar() ? parse_quantity(node_.Scalar(), dimension) : std::nullopt;
+  const auto value = parse_quantity(scalar(), dimension);
   if (!value) fail(fmt::format("expected {}: {}", expected_quantity(dimension), found(node_)));
   return *value;
 }
 
 double YamlValue::positive_quantity(Dimension dimension) const {
   // "-3" lacks a unit too, but that it is negative is what matters first.
-  if (node_.IsScalar() && node_.Scalar().starts_with('-'))
-    fail(fmt::format("must be positive: {}", found(node_)));
+  if (scalar().starts_with('-')) fail(fmt::format("must be positive: {}", found(node_)));
   const double value = quantity(dimension);
   if (value <= 0) fail(fmt::format("must be positive: {}", found(node_)));
   return value;
 }
 
 double YamlValue::quantity_from_zero(Dimension dimension) const {
-  if (node_.IsScalar() && node_.Scalar().starts_with('-'))
-    fail(fmt::format("must not be negative: {}", found(node_)));
+  if (scalar().starts_with('-')) fail(fmt::format("must not be negative: {}", found(node_)));
   return quantity(dimension);
 }
 

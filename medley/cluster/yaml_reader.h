@@ -25,7 +25,8 @@ class YamlValue {
 
   // Throws Error(kCaller) "<file>:<line>: <path>: <what>".
   [[noreturn]] void fail(std::string_view what) const;
-  // Each of these fails unless the value is what its name says.
+  // Each of these fails unless the value is what its name says. A key without a value has no fields
+  // and no items.
   YamlFields fields() const;
   std::vector<YamlValue> items() const;
   std::string text() const;  // any scalar that is not empty
@@ -37,12 +38,14 @@ class YamlValue {
   double quantity_from_zero(Dimension dimension) const;
 
  private:
+  std::string scalar() const;  // empty if it is none
   double number() const;
   double quantity(Dimension dimension) const;
 
   YAML::Node node_;
   std::string path_;
   std::string_view file_;
+  int key_line_ = 0;  // of a key without a value; else 0
 };
 
 // The fields of a mapping.
