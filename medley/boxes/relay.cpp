@@ -136,10 +136,23 @@ RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
 }
 
 IndexInterval piece_of(const RelayCell& cell, size_t place) {
-  const auto count = static_cast<int64_t>(cell.to.size()), i = static_cast<int64_t>(place);
+  auto count = static_cast<int64_t>(cell.to.size()), i = static_cast<int64_t>(place);
+  if (const int giver = cell.from[0].member; cell.from.size() == 1) {
+    const auto kept = std::ranges::lower_bound(cell.to, giver, {}, &RelayEnd::member);
+    const bool takes = kept != cell.to.end() && kept->member == giver;
+    if (takes && kept - cell.to.begin() == i) return {0, cell.length};
+    if (takes) --count;
+    if (takes && kept - cell.to.begin() < i) --i;
+  }
   const int64_t whole = cell.length / count, rest = cell.length % count;
   const int64_t begin = i * whole + std::min(i, rest);
   return {begin, begin + whole + (i < rest ? 1 : 0)};
+}
+
+bool goes_to(const RelayCell& cell, size_t place, int member) {
+  if (cell.from.size() > 1) return true;
+  const int giver = cell.from[0].member;
+  return (cell.to[place].member == giver) == (member == giver);
 }
 
 int64_t given(const RelayTensor& tensor, int member) {
@@ -160,7 +173,8 @@ RelayTraffic traffic_of(const Relay& relay) {
         for (const RelayEnd& end : cell.from)
           if (at(end.member) != sums) traffic.first[at(end.member) * n + sums] += length;
         for (const RelayEnd& end : cell.to)
-          if (at(end.member) != sums) traffic.second[sums * n + at(end.member)] += length;
+          if (at(end.member) != sums && goes_to(cell, place, end.member))
+            traffic.second[sums * n + at(end.member)] += length;
       }
   return traffic;
 }

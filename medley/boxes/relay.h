@@ -11,7 +11,9 @@
 //   1   a0 b1          4 - 6    ...
 //
 // A cell goes in as many even pieces as there are devices that want it, each of which sums one: as
-// few bytes as an all-reduce among them would send. Knows no dtypes; members are numbers.
+// few bytes as an all-reduce among them would send. If its only giver is one of these, the others
+// divide it and send the pieces to each other: as few bytes as an all-gather, and the giver sends
+// each element once. Knows no dtypes; members are numbers.
 
 #include <cstdint>
 #include <memory>
@@ -66,8 +68,13 @@ struct RelayHolder {
 // if nobody gives an element or nobody takes it.
 RelayTensor relay_tensor(const std::vector<RelayHolder>& holders);
 
-// [begin, end) of a cell that `to[place]` sums.
+// [begin, end) of a cell that `to[place]` sums. A member that alone gives the cell, and takes it,
+// keeps all of it: the others divide the cell among them.
 IndexInterval piece_of(const RelayCell& cell, size_t place);
+
+// Returns whether `member`, which takes the cell, has the sum of this piece from `to[place]`. False
+// between a member that keeps the cell and the others: it sends terms only, and receives nothing.
+bool goes_to(const RelayCell& cell, size_t place, int member);
 
 // Elements of a tensor that a member gives, or takes. 0: it does not take part in it.
 int64_t given(const RelayTensor& tensor, int member);

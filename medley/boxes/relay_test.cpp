@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -118,8 +120,6 @@ TEST(Relay, GivesEverybodyTheSums) {
   }
 }
 
-// Every term of every element travels to the one place where it is summed, and the sum from there
-// to all who want it.
 // Two give all of it; each then takes the share that it owns, and gives that to both.
 TEST(Relay, SumsWhereTheOwnersAre) {
   const FactorSizes factors{6};
@@ -139,31 +139,66 @@ TEST(Relay, SumsWhereTheOwnersAre) {
                          {2, {{1, {0, 2, {}, {}}}}, {{0, {4, 2, {}, {}}}, {1, {4, 2, {}, {}}}}}}));
 }
 
+int64_t total(const std::vector<int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+// Every term of every element is sent to the one place where it is summed, and the sum from there
+// to all members that take it. A member that gives a cell alone sends it and receives none of it.
 TEST(Relay, SendsEachElementOnce) {
   for (int seed = 0; seed < kRelaySeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random random(static_cast<unsigned>(seed));
     const Relay relay = random_example(random).relay;
-    int64_t terms = 0, sums = 0, own_terms = 0, own_sums = 0;
+    int64_t elements = 0;
     for (const RelayCell& cell : *relay.tensors[0]) {
-      terms += cell.length * std::ssize(cell.from);
-      sums += cell.length * std::ssize(cell.to);
-      int64_t next = 0;
+      elements += cell.length * (std::ssize(cell.from) + std::ssize(cell.to));
+      std::map<int, int64_t> next;  // [member that takes]: its pieces follow each other
+      int64_t own_terms = 0;
       for (size_t place = 0; place < cell.to.size(); ++place) {
         const IndexInterval piece = piece_of(cell, place);
-        ASSERT_EQ(piece.begin, next);
-        next = piece.end;
-        own_sums += piece.size();
+        for (const RelayEnd& end : cell.to) {
+          if (!goes_to(cell, place, end.member)) continue;
+          ASSERT_EQ(piece.begin, std::exchange(next[end.member], piece.end));
+        }
         for (const RelayEnd& end : cell.from)
           if (end.member == cell.to[place].member) own_terms += piece.size();
       }
-      ASSERT_EQ(next, cell.length);
+      for (const RelayEnd& end : cell.to) ASSERT_EQ(next[end.member], cell.length);
+      elements -= own_terms + cell.length;
     }
     const RelayTraffic traffic = traffic_of(relay);
-    EXPECT_EQ(std::accumulate(traffic.first.begin(), traffic.first.end(), int64_t{0}),
-              terms - own_terms);
-    EXPECT_EQ(std::accumulate(traffic.second.begin(), traffic.second.end(), int64_t{0}),
-              sums - own_sums);
+    EXPECT_EQ(total(traffic.first) + total(traffic.second), elements);
+  }
+}
+
+// n pipelines have 12 rows, and update uneven shares of them. Gradients to the owners and new
+// values from them are n - 1 times the rows each: together an all-reduce. An owner sends as much of
+// its share as if all others received it from one another.
+TEST(Relay, OfOwnersSendsWhatAnAllReduceDoes) {
+  const Layout all = layout_of({12}, {replicated()}, {1}, {{}});
+  for (const std::vector<int64_t>& ends :
+       std::vector<std::vector<int64_t>>{{12}, {9, 12}, {12, 12}, {5, 9, 12}, {0, 12, 12, 12}}) {
+    std::vector<RelayHolder> gradients, values;
+    Relay relay{std::vector<RelayMember>(ends.size(), {{0}, {0}}), {}};
+    for (size_t p = 0; p < ends.size(); ++p) {
+      const int64_t begin = p == 0 ? 0 : ends[p - 1];
+      const Layout share{{12}, {{{begin, ends[p]}}}, {begin < ends[p] ? 0 : kNoBox}, {}};
+      const RelayHolder whole{all, static_cast<int>(p), true, false, "all"};
+      const RelayHolder own{share, static_cast<int>(p), false, true, "own", false};
+      gradients.insert(gradients.end(), {whole, own});
+      values.insert(values.end(), {whole, own});
+      for (size_t i = values.size() - 2; i < values.size(); ++i)
+        std::swap(values[i].gives, values[i].takes);
+    }
+    const auto others = std::ssize(ends) - 1;
+    relay.tensors = {std::make_shared<const RelayTensor>(relay_tensor(gradients))};
+    RelayTraffic traffic = traffic_of(relay);
+    EXPECT_EQ(total(traffic.first) + total(traffic.second), 12 * others);
+    relay.tensors = {std::make_shared<const RelayTensor>(relay_tensor(values))};
+    traffic = traffic_of(relay);
+    EXPECT_EQ(total(traffic.first), others > 0 ? 12 : 0);
+    EXPECT_EQ(total(traffic.first) + total(traffic.second), 12 * others);
   }
 }
 

@@ -94,7 +94,8 @@ Tensors RelayRun::second(const Tensors& received) {
           terms.push_back(end.member == me_ ? own_[own++] : given.next(end.member, length));
         sums_.push_back(reduce_in_order(terms, Reduce::kSum));
         for (const RelayEnd& end : cell.to)
-          if (end.member != me_) pieces[at(end.member)].push_back(sums_.back());
+          if (end.member != me_ && goes_to(cell, place, end.member))
+            pieces[at(end.member)].push_back(sums_.back());
       }
   own_.clear();
   return joined(pieces);
@@ -114,6 +115,7 @@ Tensors RelayRun::outputs(const Tensors& received) {
       if (!mine) continue;
       Tensors pieces;
       for (size_t place = 0; place < cell.to.size(); ++place) {
+        if (!goes_to(cell, place, me_)) continue;
         const int64_t length = piece_of(cell, place).size();
         const int sums = cell.to[place].member;
         if (length > 0) pieces.push_back(sums == me_ ? sums_[own++] : given.next(sums, length));
