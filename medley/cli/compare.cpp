@@ -151,11 +151,11 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                "micro-batches",
                "traffic",
                "most memory"});
-  std::string text;
+  std::vector<std::pair<std::string, std::string>> reasons;
   for (const StrategyRow& row : rows) {
     if (!row.reason.empty()) {
       table.add({row.strategy, "does not fit"});
-      text += fmt::format("{}: {}\n", row.strategy, row.reason);
+      reasons.emplace_back(row.strategy, row.reason);
       continue;
     }
     table.add({row.strategy,
@@ -169,6 +169,8 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                to_string(Bytes{row.traffic}),
                memory_text(row)});
   }
+  std::string text;
+  for (const std::string& line : in_short(reasons)) text += line + "\n";
   for (const StrategyRow& row : rows)
     if (row.pipelines.size() > 1)
       text += fmt::format("{}: {}\n", row.strategy, pipelines_text(row));

@@ -296,17 +296,18 @@ std::string explain_misfit(const PipelineRequest& request) {
     const PipelineStage& stage = plan->stages[worst.stage];
     const PipelinePool& pool = request.pools[at(stage.range.pool)];
     text = fmt::format(
-        "{} micro-batches: stage {} (layers {} to {}) on {} of {} needs {} on each device with {} "
-        "in flight, which is {} more than it has",
-        plan->microbatches,
+        "stage {} (layers {} to {}) on {} of {} needs {} on each device, {} more than it has, with "
+        "{} "
+        "of {} micro-batches in flight",
         worst.stage,
         stage.range.begin,
         stage.range.end - 1,
         stage.range.devices,
         pool.name,
         to_string(worst.needed),
+        to_string(worst.missing),
         stage.in_flight,
-        to_string(worst.missing));
+        plan->microbatches);
   }
   return text;
 }

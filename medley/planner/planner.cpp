@@ -180,26 +180,19 @@ class Auto {
 
   // What the first ones answered in haste they are asked again.
   Infeasible explain() const {
-    std::vector<std::pair<std::string, std::string>> texts;  // strategies, reason
+    std::vector<std::pair<std::string, std::string>> reasons;
     for (const auto& [row, reason] : reasons_) {
-      std::string text = reason;
       const Strategy& strategy = strategies()[row];
       const std::string name(strategy.name);
+      reasons.emplace_back(name, reason);
       if (strategy.asked_by_auto == AskedByAuto::kFirst)
         if (const Outcome again = answered(request_, name);
             std::holds_alternative<Infeasible>(again))
-          text = std::get<Infeasible>(again).reason;
-      const auto same =
-          std::ranges::find(texts, text, &std::pair<std::string, std::string>::second);
-      if (same == texts.end())
-        texts.emplace_back(name, text);
-      else
-        same->first += ", " + name;
+          reasons.back().second = std::get<Infeasible>(again).reason;
     }
-    std::string all;
-    for (const auto& [names, text] : texts)
-      all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", names, text);
-    return {all};
+    return {fmt::format("none of {} strategies has one\n  {}",
+                        reasons.size(),
+                        fmt::join(in_short(reasons), "\n  "))};
   }
 
   const Request& request_;
@@ -254,6 +247,26 @@ void check_reachable(const Request& request) {
 }
 
 }  // namespace
+
+std::vector<std::string> in_short(const std::vector<std::pair<std::string, std::string>>& reasons) {
+  using Line = std::pair<std::string, std::string>;
+  std::vector<Line> lines;  // strategies, reason
+  std::string advice;
+  for (const auto& [name, reason] : reasons) {
+    const std::string line = reason.substr(0, reason.find('\n'));
+    if (line != reason)
+      advice = fmt::format("for {}, {}", name, reason.substr(reason.rfind('\n') + 3));
+    const auto same = std::ranges::find(lines, line, &Line::second);
+    if (same == lines.end())
+      lines.emplace_back(name, line);
+    else
+      same->first += ", " + name;
+  }
+  std::vector<std::string> text;
+  for (const auto& [names, line] : lines) text.push_back(names + ": " + line);
+  if (!advice.empty()) text.push_back(advice);
+  return text;
+}
 
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> kAll = {

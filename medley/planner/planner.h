@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "medley/synthesis/request.h"
@@ -16,6 +17,11 @@ namespace medley {
 [[nodiscard]] Outcome plan(const Request& request);
 // The same for its rows, micro-batches and devices alone.
 void check(const Request& request);
+
+// Returns in short lines why strategies find no plan, from pairs of a strategy and its reason:
+// first lines of reasons, each once with the strategies that it holds for, then the advice in which
+// the last reason of several lines ends.
+std::vector<std::string> in_short(const std::vector<std::pair<std::string, std::string>>& reasons);
 
 // When `auto` asks a strategy: those that are quick for what they find come first, so that the
 // others may give up.

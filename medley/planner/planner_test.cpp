@@ -6,6 +6,7 @@
 
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "medley/base/error.h"
 #include "medley/base/files.h"
@@ -22,7 +23,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::MatchesRegex;
+using ::testing::SizeIs;
 
 class Planner : public ::testing::Test {
  protected:
@@ -242,10 +247,37 @@ TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
   cluster = two_and_two(2e3);
   const Outcome outcome = plan(request("auto", 16));
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
-  EXPECT_THAT(std::get<Infeasible>(outcome).reason,
-              AllOf(HasSubstr("data-parallel-even: fast/0/0 (whole) needs "),
-                    HasSubstr("up to 1 row in each of 4 micro-batches"),
-                    HasSubstr("; data-parallel-proportional: ")));
+  EXPECT_THAT(
+      std::get<Infeasible>(outcome).reason,
+      AllOf(HasSubstr("\n  data-parallel-even, data-parallel-proportional: fast/0/0 (whole) "),
+            HasSubstr("\n  hap: fast/0/0 (whole) needs ")));
+}
+
+// In few short lines: each reason once, with the strategies that it holds for, then advice.
+TEST_F(Planner, WhyNothingFitsIsShort) {
+  cluster = two_and_two(2e3);
+  const Outcome outcome = plan(request("auto", 4));
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
+  std::istringstream text(std::get<Infeasible>(outcome).reason);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  EXPECT_THAT(lines, SizeIs(AllOf(Ge(4u), Le(7u))));
+  EXPECT_THAT(lines, Each(SizeIs(Le(150u))));
+  std::set<std::string> reasons;
+  for (const std::string& line : lines)
+    EXPECT_TRUE(reasons.insert(line.substr(line.find(": ") + 1)).second) << line;
+  EXPECT_THAT(lines[1], HasSubstr("data-parallel-even, data-parallel-proportional: fast/0/0"));
+  EXPECT_THAT(lines.back(), MatchesRegex("  for hap, .* would do"));
+}
+
+TEST(InShort, SaysEachReasonOnce) {
+  EXPECT_THAT(
+      in_short({{"a", "x lacks 1 B\n  in this op\n  2 micro-batches would fit"},
+                {"b", "no chain"},
+                {"c", "x lacks 1 B\n  in that op\n  3 micro-batches would fit"},
+                {"d", "no chain"}}),
+      ElementsAre("a, c: x lacks 1 B", "b, d: no chain", "for c, 3 micro-batches would fit"));
+  EXPECT_THAT(in_short({}), ElementsAre());
 }
 
 TEST_F(Planner, RequestsThatMakeNoSense) {

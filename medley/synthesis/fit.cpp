@@ -83,7 +83,8 @@ std::string more_memory(const std::vector<Misfit::Shortage>& found, const Reques
                         i == 0 ? "" : ", ",
                         to_string(bytes(found[i].bytes)),
                         request.cluster.devices[at(found[i].device)].name);
-  if (found.size() > kNamed) text += fmt::format(" and so on {} others", found.size() - kNamed);
+  if (const size_t more = found.size(); more > kNamed)
+    text += fmt::format(" and more on {} other{}", more - kNamed, more == kNamed + 1 ? "" : "s");
   return text + " would do";
 }
 
@@ -123,18 +124,18 @@ std::string sentence_of(const Plan& plan,
   const Pipeline& pipeline = plan.pipelines[where.pipeline];
   const size_t count = pipeline.microbatches.size();
   return fmt::format(
-      "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
-      "optimizer state, and has {}: it lacks {}{}",
+      "{}{} ({}) needs {} and has {}: it lacks {}\n  {}for up to {} in {}\n"
+      "  {} of it is for parameters and optimizer state",
       text_of(plan, where),
       request.cluster.devices[at(device)].name,
       kind.name,
       to_string(Bytes{use.peak}),
-      rows_text(most_rows(pipeline, where.stage, place)),
-      count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
-      to_string(Bytes{use.persistent}),
       to_string(bytes(kind.memory_bytes)),
       to_string(bytes(missing)),
-      use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
+      use.peak_at.empty() ? "" : fmt::format("needed in {}, ", use.peak_at),
+      rows_text(most_rows(pipeline, where.stage, place)),
+      count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
+      to_string(Bytes{use.persistent}));
 }
 
 }  // namespace
@@ -185,7 +186,7 @@ std::string explain_misfit(const Plan& plan, const Request& request) {
   const std::optional<Misfit> misfit = find_misfit(plan, request);
   MEDLEY_CHECK(misfit.has_value());
   if (request.faster_than) return misfit->sentence;
-  return fmt::format("{}; {}", misfit->sentence, smallest_change(plan, *misfit, request));
+  return fmt::format("{}\n  {}", misfit->sentence, smallest_change(plan, *misfit, request));
 }
 
 }  // namespace medley

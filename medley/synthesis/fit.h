@@ -16,7 +16,7 @@ struct Misfit {
     double bytes = 0;
   };
   std::vector<Shortage> shortages;  // stage by stage
-  std::string sentence;             // about the first of them
+  std::string sentence;             // about the first of them; further lines have details
   // One of them has not even room for its parameters and the inputs of its rows in a step, however
   // many micro-batches they are cut into.
   bool of_any_count = false;
@@ -39,7 +39,7 @@ std::optional<Misfit> find_misfit(const Plan& plan, const Program& program, cons
 // as these do, and nothing else does.
 int64_t times_microbatches(double missing, const Cluster& cluster, const std::vector<int>& devices);
 
-// The sentence, and the smallest change found with which the plan would fit: more
+// The sentence, and as its last line the smallest change found with which the plan would fit: more
 // micro-batches, where rows do not meet; else a smaller batch, divided alike; else memory, and
 // where. Lowers the plan up to a score of times; where the request has a plan to beat, and so needs
 // no advice, only once, for the sentence alone. Requires: it does not fit.

@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 
 class Fit : public ::testing::Test {
@@ -76,7 +77,7 @@ TEST_F(Fit, FewestMicrobatchesThatFit) {
 // the rows.
 TEST_F(Fit, HugeBatchesAreRefusedSoon) {
   const auto says_what_fits =
-      AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr("; a global batch of "));
+      AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr("\n  a global batch of "));
   EXPECT_THAT(reason("hap", 100'000'000, 0), says_what_fits);
   EXPECT_THAT(reason("data-parallel-proportional", kMaxLength, 0), says_what_fits);
   EXPECT_THAT([&] { return reason("hap", 100'000'000, kMostMicrobatches + 1); },
@@ -96,7 +97,7 @@ output loss %3
 )",
                       "contrastive.graph");
   const std::string text = reason("data-parallel-even", 1000, 0);
-  ASSERT_THAT(text, HasSubstr("; a global batch of "));
+  ASSERT_THAT(text, HasSubstr("\n  a global batch of "));
   const int64_t batch = number_before(text, " would fit");
   EXPECT_EQ(reason("data-parallel-even", batch, 0), "it fits");
   EXPECT_NE(reason("data-parallel-even", batch + 2, 0), "it fits");
@@ -105,11 +106,20 @@ output loss %3
 // Where the inputs of a step alone have no room, millions of micro-batches are not tried.
 TEST_F(Fit, RowsThatNoCountMakesFitNeedASmallerBatch) {
   const std::string text = reason("data-parallel-even", 100'000'000, 0);
-  ASSERT_THAT(text, HasSubstr("; a global batch of "));
+  ASSERT_THAT(text, HasSubstr("\n  a global batch of "));
   const int64_t batch = number_before(text, " would fit");
   EXPECT_GT(batch, 1);
   EXPECT_EQ(reason("data-parallel-even", batch, 0), "it fits");
   EXPECT_THAT(reason("hap", 100'000'000, 0), HasSubstr(" it lacks "));
+}
+
+// Lines are short: what lacks memory, where, what of it no rows change, and what would fit.
+TEST_F(Fit, SaysInFourLinesWhatLacksMemory) {
+  EXPECT_THAT(reason("data-parallel-even", 1000, 2),
+              MatchesRegex("pool/0/0 .kind. needs [^\n]* and has 64 KiB: it lacks [^\n]*\n"
+                           "  needed in [^\n]*, for up to 250 rows in each of 2 micro-batches\n"
+                           "  [^\n]* of it is for parameters and optimizer state\n"
+                           "  [0-9]* micro-batches would fit"));
 }
 
 // What no rows change needs memory; every device that lacks it is counted.
@@ -118,7 +128,7 @@ TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
   EXPECT_THAT(reason("data-parallel-even", 16, 0),
               AllOf(HasSubstr("for up to 1 row in each of"),
                     HasSubstr(" more on pool/0/0, "),
-                    EndsWith(" and so on 2 others would do")));
+                    EndsWith(" and more on 2 others would do")));
 }
 
 TEST_F(Fit, ExactlyEnoughIsEnough) {

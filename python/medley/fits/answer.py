@@ -141,7 +141,7 @@ class Place:
         if not found:
             raise OSError(f"medley plan: ended with {done.returncode}: {done.stderr.strip()}")
         self._known.add(strategy)
-        return None, reason
+        return None, reason.partition("\n")[0]
 
     def _answer(self, mode: str, length: int | None, strategy: str, said: dict[str, Any]) -> Answer:
         memory: dict[str, tuple[int, int]] = {}
