@@ -296,9 +296,8 @@ std::string explain_misfit(const PipelineRequest& request) {
     const PipelineStage& stage = plan->stages[worst.stage];
     const PipelinePool& pool = request.pools[at(stage.range.pool)];
     text = fmt::format(
-        "stage {} (layers {} to {}) on {} of {} needs {} on each device, {} more than it has, with "
-        "{} "
-        "of {} micro-batches in flight",
+        "stage {} (layers {} to {}) on {} of {} needs {} on each device, {} more than it has, "
+        "with {} of {} micro-batches in flight",
         worst.stage,
         stage.range.begin,
         stage.range.end - 1,
