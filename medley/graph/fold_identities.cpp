@@ -128,7 +128,8 @@ std::vector<bool> parts_of_gradients(const Graph& graph) {
   for (auto op = graph.ops.rbegin(); op != graph.ops.rend(); ++op)
     if (has_one_result(*op) && parts[at(op->results[0])] &&
         (op->name == "aten.add.Tensor" || op->name == "aten.slice_backward.default"))
-      for (ValueId operand : operands(*op)) parts[at(operand)] = true;
+      for (ValueId operand : operands(*op))
+        if (operand != kNone) parts[at(operand)] = true;
   return parts;
 }
 

@@ -265,7 +265,6 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
     if (!key.duties.counts || context.updated.elsewhere.contains(input.name))
       context.counted_elsewhere.insert(input.name);
   }
-  // A view may split a weight in another stage than that which has it: its factors are those of the
   // The view that splits a weight may be in another stage: the weight has the factors of the whole
   // graph, under any cuts, with a backward pass or without.
   Prepared prepared = prepare(own.graph, analysis_.optimizer, context);
