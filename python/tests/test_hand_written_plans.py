@@ -13,6 +13,7 @@ from zoo import ZOO
 
 import medley
 from medley import _core
+from medley.cluster import parse_cluster
 
 ROWS = exactness.ROWS
 STEPS = 50
@@ -30,6 +31,7 @@ class Case:
     lacks: tuple[str, ...] = ()
     steps: int = STEPS
     at_once: int = 1  # micro-batches, of three
+    parts: int = 1  # micro-batches where none are at once
 
 
 MEGATRON_GPT = {
@@ -91,6 +93,18 @@ CASES = {
         has=("reduce_scatter accumulate/", "all_gather blocks.0.attention.qkv.weight"),
         lacks=("all_gather update/",),
     ),
+    "ZeRO-3, gradients in shards": Case(
+        "gpt",
+        {
+            "states": {"*": "S(0, part)"},
+            "ops": {"accumulate/*.weight": "d0 part", "accumulate/*.bias": "d0 part"},
+        },
+        [2, 1, 1],
+        rows=[3, 1, 2],
+        has=("reduce_scatter blocks.0.attention.out/~", "all_gather blocks.0.attention.out.weight"),
+        lacks=("reduce_scatter accumulate/", "all_gather update/"),
+        parts=3,
+    ),
     "experts with room": Case(
         "bert-moe",
         {
@@ -151,7 +165,7 @@ CASES = {
 def plan_of(case: Case) -> str:
     """Returns the plan as JSON."""
     count = len(case.shares)
-    parts = 3 if case.at_once > 1 else 1
+    parts = 3 if case.at_once > 1 else case.parts
     microbatches: list[dict[str, Any]] = [{"rows": ROWS // parts} for _ in range(parts)]
     if case.rows:
         owners = [device for device, rows in enumerate(case.rows) for _ in range(rows)]
@@ -198,3 +212,42 @@ def test_megatron_reduces_twice_a_block_and_phase() -> None:
     backward = [name for name in names if "/~" in name]
     assert len(forward) == 4, names  # two blocks
     assert len(backward) == 3, names  # the first block's input gradient only feeds the embedding
+
+
+def test_gradients_in_shards_hold_less_between_microbatches() -> None:
+    case = CASES["ZeRO-3, gradients in shards"]
+    whole = dataclasses.replace(case, stage={"states": case.stage["states"]})
+    with exactness.double_precision():
+        graph = medley.capture(*ZOO["gpt"](batch=ROWS))
+    for device in range(len(case.shares)):
+        (persistent, peak, _), (same, more, _) = (
+            _core.memory_use(graph.core, plan_of(each), exactness.cluster(), device)
+            for each in (case, whole)
+        )
+        assert persistent == same
+        assert peak < more
+
+
+# Memory for the shards of weights, but not for whole gradients until the update: the search keeps
+# gradients in shards, too, and the plan trains like one device.
+def test_a_plan_that_fits_only_with_gradients_in_shards_trains_like_one_device() -> None:
+    limit = 2_400_000
+    text = exactness.CLUSTER.replace("COUNT", "3").replace("device: CPU", "device: small")
+    text = text.replace("10 Gbit/s", "300 GB/s").replace("50 us", "1 us")
+    cluster = parse_cluster(f"{text}devices:\n  small: {{based_on: CPU, memory: {limit} B}}\n")
+
+    def peak(entries: dict[str, Any]) -> int:
+        plan = json.dumps(entries)
+        return max(_core.memory_use(graph.core, plan, cluster, device)[1] for device in range(3))
+
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        found = medley.plan(graph, cluster, "hap", global_batch=ROWS, microbatches=2)
+        entries = json.loads(found.text)
+        del entries["cluster_hash"]  # that of the memory, which the devices of check() do not need
+        assert peak(entries) <= limit
+        exactness.check(model, batch, graph, json.dumps(entries), 5, clip=0.1, name="gpt")
+        ops = entries["pipelines"][0]["stages"][0]["ops"]
+        ops.update({name: "*" for name in ops if name.startswith("accumulate/")})
+        assert peak(entries) > limit

@@ -352,6 +352,26 @@ def test_states_are_sharded_under_memory_pressure_only() -> None:
         assert found.step < other.step
 
 
+# A gradient that waits whole for the update is summed over devices once a step; in shards, once for
+# each micro-batch. So this, too, is for memory only.
+def test_gradients_wait_in_shards_under_memory_pressure_only() -> None:
+    graph = _graph("gpt")
+
+    def found(memory: str) -> Priced:
+        cluster = _cluster([("A100-40GB", 4)], **FAST, memory=memory)
+        text = medley.plan(graph, cluster, "hap", global_batch=64, microbatches=4).text
+        return Priced(graph, cluster, text)
+
+    weight = "accumulate/blocks.0.mlp.up.weight"
+    free, tight = found("8 GiB"), found("500 MiB")
+    assert not free.of("ops", weight).startswith("d")
+    assert tight.of("ops", weight) == "d0 even"
+    assert tight.peak <= 500 * 2**20 < free.peak
+    # Once for each micro-batch, from the product that makes it; not from the sum.
+    assert not tight.sends("reduce_scatter", weight)
+    assert tight.sends("reduce_scatter", "blocks.0.mlp.up/~")
+
+
 def test_where_data_parallelism_has_no_room_shards_have() -> None:
     cluster = _cluster([("A100-40GB", 4)], **FAST, memory="640 MiB")
     for strategy in DATA_PARALLEL:
