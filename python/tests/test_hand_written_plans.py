@@ -221,7 +221,7 @@ def test_gradients_in_shards_hold_less_between_microbatches() -> None:
         graph = medley.capture(*ZOO["gpt"](batch=ROWS))
     for device in range(len(case.shares)):
         (persistent, peak, _), (same, more, _) = (
-            _core.memory_use(graph.core, plan_of(each), exactness.cluster(), device)
+            _core.memory_use(graph.core, _core.Plan(plan_of(each)), exactness.cluster(), device)
             for each in (case, whole)
         )
         assert persistent == same
@@ -237,7 +237,7 @@ def test_a_plan_that_fits_only_with_gradients_in_shards_trains_like_one_device()
     cluster = parse_cluster(f"{text}devices:\n  small: {{based_on: CPU, memory: {limit} B}}\n")
 
     def peak(entries: dict[str, Any]) -> int:
-        plan = json.dumps(entries)
+        plan = _core.Plan(json.dumps(entries))
         return max(_core.memory_use(graph.core, plan, cluster, device)[1] for device in range(3))
 
     torch.manual_seed(0)
