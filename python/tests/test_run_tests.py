@@ -1,4 +1,4 @@
-"""scripts/run_tests.py: seconds are kept, and a run that takes too long fails."""
+"""scripts/run_tests.py: seconds are kept, and a run that takes too long says so."""
 
 import json
 import sys
@@ -27,13 +27,15 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_beyond_its_limit_fails_and_says_what_took_longest(
+def test_a_slow_run_warns_and_fails_only_beyond_a_limit_that_is_set(
     logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_tests.finish(ROWS, 20 * 60.0, nightly=False) == 0
-    assert run_tests.finish(ROWS, 20 * 60 + 1.0, nightly=False) == 1
+    assert "warning" not in capsys.readouterr().out
+    assert run_tests.finish(ROWS, 20 * 60 + 1.0, nightly=False) == 0
     said = capsys.readouterr().out
-    assert "expected at most 20 (MEDLEY_TEST_LIMIT); longest: python 700 s, before 200 s" in said
+    assert "; warning: found 20.0 minutes, expected at most 20 (MEDLEY_TEST_LIMIT)" in said
+    assert "; longest: python 700 s, before 200 s" in said
     monkeypatch.setenv("MEDLEY_TEST_LIMIT", "30")
     assert run_tests.finish(ROWS, 29 * 60.0, nightly=False) == 0
     assert run_tests.finish(ROWS, 31 * 60.0, nightly=False) == 1
