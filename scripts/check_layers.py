@@ -1,6 +1,7 @@
 """Fail if a file under medley/ includes a module that its CMakeLists.txt does not name.
 
-It names them in DEPS and, where nothing of them is linked, in HEADERS.
+It names them in DEPS and, where nothing of them is linked, in HEADERS. Fail, too, if Python reads
+an environment variable in another file than the two that may.
 """
 
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
 TESTING = "testing"
+# What a job is told; where users keep files.
+READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley/fits/known.py"}
 
 
 def declared_deps(module: Path, key: str) -> set[str]:
@@ -37,6 +40,13 @@ def main() -> int:
                     errors.append(f"{where}: '{module.name}' may not include '{m[1]}'")
                 if re.match(r"#include <(torch|ATen|c10)/", line) and module.name != TORCH_MODULE:
                     errors.append(f"{where}: only medley/{TORCH_MODULE} may include torch")
+    for file in sorted((ROOT / "python" / "medley").rglob("*.py")):
+        name = str(file.relative_to(ROOT))
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if name not in READ_ENVIRONMENT and re.search(
+                r"os\.(getenv|environ(\.|\[))|in os\.environ", line
+            ):
+                errors.append(f"{name}:{number}: only medley/run/job.py reads the environment")
     for error in errors:
         print(error)
     return int(bool(errors))

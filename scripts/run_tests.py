@@ -564,10 +564,9 @@ def finish(rows: list[Row], total: float, nightly: bool) -> int:
         print("\n".join(["Longest:", *longest_cases()]))
         keep(rows, total, nightly)
         slow = too_long(total, rows, nightly)
-        is_limited = bool(os.environ.get("MEDLEY_TEST_LIMIT"))
-        said = f"; {'' if is_limited else 'warning: '}{slow}" if slow else ""
-        print(f"{total / 60:.1f} minutes in all{said}")
-        slow = slow if is_limited else ""
+        warning = "" if os.environ.get("MEDLEY_TEST_LIMIT") else "warning: "
+        print(f"{total / 60:.1f} minutes in all" + (f"; {warning}{slow}" if slow else ""))
+        slow = "" if warning else slow
     print(f"{sum_of.passed} passed, {sum_of.failed} failed, {sum_of.skipped} skipped")
     return int(sum_of.failed > 0 or bool(slow))
 

@@ -86,13 +86,13 @@ def _accelerators() -> list[Finding]:
 def _interfaces() -> list[Finding]:
     from medley.run import job
 
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME")
+    chosen = job.interface()
     own = job.addresses()
-    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    master = job.master()
     findings = [
         Finding("interfaces", ", ".join(f"{name} {address}" for name, address in own.items()))
     ]
-    if chosen is not None and any(name not in own for name in chosen.split(",")):
+    if chosen and any(name not in own for name in chosen.split(",")):
         fix = "unset GLOO_SOCKET_IFNAME, or set it to one of the interfaces above"
         findings.append(Finding("GLOO_SOCKET_IFNAME", f"{chosen}: no such interface", FAILURE, fix))
     else:

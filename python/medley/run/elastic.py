@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -73,7 +72,7 @@ class Member:
             **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * job.pulse_seconds())
         )
         if self.is_new:
-            self.epoch = int(os.environ["MEDLEY_JOINS"])
+            self.epoch = job.joined_epoch()
 
     def key(self, what: str, epoch: int | None = None) -> str:
         """Of an epoch, this one if none is given."""

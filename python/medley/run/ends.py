@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from medley.run import job
+
 # The attribute of an error that another process of the job tells people of.
 SAID_ELSEWHERE = "_medley_said_elsewhere"
 _FINISHED = "finished"  # the keys under which processes say that their scripts have ended
@@ -213,7 +215,7 @@ def _first() -> dict[str, Any] | None:
 
 def _note_for_torchrun(error: BaseException) -> None:
     """Its last lines then show this error as the root cause."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    path = job.error_file()
     if not path or not _is_the_cause():
         return
     stack = "".join(traceback.format_exception(error))

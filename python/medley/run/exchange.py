@@ -11,7 +11,6 @@ import datetime
 import functools
 import itertools
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,12 +25,17 @@ from medley.run import connections, ends, meeting, threads
 from medley.run.groups import Members, Reordered, World
 from medley.run.job import (
     Job,
+    agent_has_store,
     choose_interface,
     current,
     dead_after_seconds,
+    device_name,
     interface,
+    is_one_of_several,
     joins_later,
+    keep_port,
     pulse_seconds,
+    says_how_c10d_logs,
     store_address,
 )
 from medley.run.patience import Patience, say
@@ -44,7 +48,7 @@ _peers: list[World | Members | Reordered] = [World()]  # the ones there are now
 
 @functools.cache
 def _join(job: Job) -> None:
-    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+    if not says_how_c10d_logs():
         _runtime.print_errors_of_c10d_only()
     if job.elastic:
         choose_interface(job.master)
@@ -54,7 +58,7 @@ def _join(job: Job) -> None:
             _meet(job)
     with connections.guarded():
         store = _runtime.c10d_store(**store_address(), serve=False)
-    ends.connect(store, f"rank {job.rank}", *filter(None, [os.environ.get("MEDLEY_DEVICE")]))
+    ends.connect(store, f"rank {job.rank}", *filter(None, [device_name()]))
     _connected.append(store)
     introduce()
     _begin_pulse(job.rank)
@@ -108,14 +112,14 @@ def group_name() -> str:
 
 
 def _meet(job: Job) -> None:
-    serves = job.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serves = job.rank == 0 and not agent_has_store()
     address = store_address()
     place = meeting.Meeting(
         **address, interface=interface(), rank=job.rank, size=job.size, seconds=TIMEOUT_SECONDS
     )
     store = meeting.meet(place, serves)
     if address["port"] == 0:
-        os.environ["MASTER_PORT"] = str(store.port)  # that the system has chosen
+        keep_port(store.port)  # that the system has chosen
     keys = PrefixStore(f"{address['prefix']}torch", store)
     try:
         with threads.patient():
@@ -136,7 +140,7 @@ def _timeout() -> datetime.timedelta:
 
 def join() -> Job | None:
     """Returns the job, its processes connected."""
-    if "RANK" in os.environ:
+    if is_one_of_several():
         _install_ends()
     job = current()
     if job is not None:

@@ -1,6 +1,7 @@
 """The job that this process belongs to, if torchrun, Slurm or `medley launch` started several.
 
-The only place that reads the environment. Everything else asks `current()`.
+The only place that reads the environment of a job. Everything else asks `current()` and what
+follows it.
 """
 
 from __future__ import annotations
@@ -39,9 +40,39 @@ def current() -> Job | None:
         rank=rank,
         size=size,
         local_rank=_number("LOCAL_RANK", rank),
-        master=os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        master=master(),
         elastic="MEDLEY_ELASTIC" in os.environ,
     )
+
+
+def is_one_of_several() -> bool:
+    """Whether the environment describes a job at all."""
+    return "RANK" in os.environ
+
+
+def master() -> str:
+    """Returns the host of the first process."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1")
+
+
+def keep_port(port: int) -> None:
+    """Tells the processes that this one starts on which port the first process listens."""
+    os.environ["MASTER_PORT"] = str(port)
+
+
+def agent_has_store() -> bool:
+    """Whether torchrun's agent serves the store, rather than the first process."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def error_file() -> str:
+    """Returns the file in which torchrun looks for the cause of an end, or ""."""
+    return os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+
+
+def says_how_c10d_logs() -> bool:
+    """Whether the user has chosen what PyTorch's C++ code logs."""
+    return "TORCH_CPP_LOG_LEVEL" in os.environ
 
 
 def device_name() -> str:
@@ -52,6 +83,11 @@ def device_name() -> str:
 def joins_later() -> bool:
     """Whether this process takes the place of one that a run which goes on has lost."""
     return "MEDLEY_JOINS" in os.environ
+
+
+def joined_epoch() -> int:
+    """Returns the epoch of the run that this process joins. Requires: joins_later()."""
+    return int(os.environ["MEDLEY_JOINS"])
 
 
 def offered_devices() -> list[str]:
