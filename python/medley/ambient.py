@@ -1,4 +1,5 @@
-"""The state of PyTorch that a script sets around its own ops: gradients, autocast, devices."""
+"""The state that a script sets around its own ops: gradients, autocast, devices, the mode of a
+model."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 
 _AUTOCAST = ("cpu", "cuda")
 
@@ -37,3 +39,20 @@ def own_state() -> Iterator[None]:
 def is_autocast() -> bool:
     """Returns whether the caller has set autocast for a device."""
     return any(torch.is_autocast_enabled(device) for device in _AUTOCAST)
+
+
+@contextlib.contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Every module is in train or eval mode inside the block, and as it was behind it."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, was in before:
+            module.training = was
+
+
+def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Every module is in eval mode inside the block, and as it was behind it."""
+    return in_mode(model, False)

@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from medley import _core, _runtime, carried, whole_tensors
+from medley.ambient import in_eval_mode
 from medley.capture.batch import entries
 from medley.cluster import Cluster
 from medley.data.inputs import Inputs, StepBatch
@@ -259,23 +260,6 @@ def is_batch(data: Any, names: Collection[str]) -> bool:
     if isinstance(data, Iterable):
         return False
     raise ValueError(f"evaluate: found {data!r}, expected a batch or a loader")
-
-
-@contextlib.contextmanager
-def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Every module is in train or eval mode inside the block, and as it was behind it."""
-    before = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, was in before:
-            module.training = was
-
-
-def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Every module is in eval mode inside the block, and as it was behind it."""
-    return in_mode(model, False)
 
 
 def lowered(

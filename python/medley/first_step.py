@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from medley.methods import training
 from medley.optimizer import SGD
 from medley.plan import Plan
 
+if TYPE_CHECKING:
+    from medley.trainer import Trainer
+
 _BY_ITSELF = {"loss_over": "microbatches"}
 
 
@@ -28,8 +31,16 @@ class FirstStep:
     where each of them is a batch of its own, which is for a plan to say."""
 
     def __init__(
-        self, model: nn.Module, graph: Graph, plan: Plan, machines: Cluster, inputs: Inputs
+        self,
+        model: nn.Module,
+        graph: Graph,
+        plan: Plan,
+        machines: Cluster,
+        inputs: Inputs,
+        trainer: type[Trainer],
     ) -> None:
+        """`trainer`: makes the step of two micro-batches."""
+        self._trainer = trainer
         self._model, self._graph = model, graph
         self._machines, self._inputs = machines, inputs
         said = plan.to_dict()
@@ -68,7 +79,7 @@ class FirstStep:
         def train(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             batch = map_named(example, lambda name, value: tensors.get(name, value))
             rows = self._inputs.rows(batch)
-            return _trained(graph, self._model, self._machines, batch, rows)
+            return _trained(self._trainer, graph, self._model, self._machines, batch, rows)
 
         return proof.prove(
             self._model,
@@ -84,11 +95,9 @@ class FirstStep:
 
 
 def _trained(
-    graph: Graph, model: nn.Module, machines: Cluster, batch: Any, rows: int
+    make: type[Trainer], graph: Graph, model: nn.Module, machines: Cluster, batch: Any, rows: int
 ) -> dict[str, Tensor]:
     """Returns loss, gradients and buffers of a step on one device, in two micro-batches."""
-    from medley.trainer import Trainer
-
     device = machines.devices[0]
     plan = Plan.from_dict(
         {
@@ -104,7 +113,7 @@ def _trained(
             ],
         }
     )
-    trainer = Trainer(model, graph, plan, SGD(lr=0.0), local=True, cluster=machines)
+    trainer = make(model, graph, plan, SGD(lr=0.0), local=True, cluster=machines)
     trainer._first_step.leave_out()
     loss = torch.tensor(trainer.step(batch).loss)
     found = {f"gradient:{name}": each for name, each in trainer.gradients().items()}

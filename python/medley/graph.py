@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from medley import _core
-from medley.ambient import is_autocast
+from medley.ambient import in_mode, is_autocast
 from medley.capture.batch import Beside, entries, reported
 from medley.data.pictures import Pictures, pictures_of
 from medley.data.row_dim import row_dims
@@ -284,7 +284,6 @@ def compare(
     error if it `must`. Raises CaptureError naming the first module that is another one;
     `in_any_mode`: if it is another one in train mode and in eval mode."""
     from medley.capture import CaptureError, proof
-    from medley.evaluation import in_mode
 
     text = graph.text()
     errors: list[CaptureError] = []

@@ -190,34 +190,22 @@ def plan(
     asked = Question(strategy, rows, parts, survive, loss_over == "microbatches")
 
     def find() -> bytes:
-        found = find_plan(whole, machines, asked, as_optimizer(optimizer), measured(profile))
-        return found.text().encode()
+        rule = as_optimizer(optimizer).core(whole.core)
+        return find_plan(whole.core, machines, asked, rule, measured(profile)).text().encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
 
 
 def find_plan(
-    graph: Graph,
-    cluster: Cluster,
-    asked: Question,
-    optimizer: Optimizer,
-    times: tuple[str, str],
-    devices: Sequence[str] = (),
-) -> _core.Plan:
-    """Returns the plan that plan() finds, in this process. `times`: of `measured`;
-    `devices`: those that may be used, all if there are none."""
-    return ask(graph.core, cluster, asked, optimizer.core(graph.core), times, devices)
-
-
-def ask(
     graph: _core.Graph,
     cluster: Cluster,
     asked: Question,
     rule: _core.Optimizer,
     times: tuple[str, str],
-    devices: Sequence[str],
+    devices: Sequence[str] = (),
 ) -> _core.Plan:
-    """The same of what the core knows."""
+    """Returns the plan that plan() finds, in this process. `times`: of `measured`; `devices`: those
+    that may be used, all if there are none."""
     return _core.plan(
         graph,
         cluster,

@@ -106,7 +106,7 @@ class Trainer(WholeTensors, Records):
         self._evaluation = Evaluation(
             model, self._graph, self.plan, machines, self._job, self._inputs
         )
-        self._first_step = FirstStep(model, self._graph, self.plan, machines, self._inputs)
+        self._first_step = FirstStep(model, self._graph, self.plan, machines, self._inputs, Trainer)
         self._run: Any = None
         self._saver: Any = None
         self._order: list[int] | None = None  # the ranks of the plan's devices, if not in order

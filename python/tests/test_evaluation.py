@@ -17,7 +17,7 @@ from zoo import ZOO
 
 import medley
 from medley import _testing
-from medley.evaluation import in_eval_mode
+from medley.ambient import in_eval_mode
 
 NEAR = 1e-10
 

@@ -22,7 +22,8 @@ from medley.fits.answer import Found, Question
 from medley.fits.beside import Beside
 from medley.fits.cards import Cards, cluster_of, link_of, read_cards
 from medley.fits.deep import Deep
-from medley.fits.known import Facts, Known
+from medley.fits.facts import Facts
+from medley.fits.known import Known
 from medley.fits.page import text_of
 from medley.fits.stretch import Stretched, UnevenError
 from medley.optimizer import AdamW

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import medley
 from medley import _testing
+from medley.ambient import in_eval_mode
 from medley.callbacks import scalars
-from medley.evaluation import in_eval_mode
 
 NEAR = 1e-10
 

@@ -375,7 +375,7 @@ def step_by_microbatches(
 def test_first_step_finds_a_penalty_that_counts_once_per_microbatch(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counted_twice(graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
+    def counted_twice(_: Any, graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
         model = copy.deepcopy(model)
         loss = model.a(x).pow(2).mean() + 2 * 0.1 * model.a.weight.pow(2).sum()
         loss.backward()
@@ -395,8 +395,8 @@ def test_first_step_checks_buffers_that_each_microbatch_changes(tmp_path: Any) -
 def test_first_step_finds_a_buffer_that_a_microbatch_does_not_change(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_one(graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
-        found = trained(graph, model, machines, x, rows)
+    def as_one(make: Any, graph: Any, model: Any, machines: Any, x: Tensor, rows: int) -> Any:
+        found = trained(make, graph, model, machines, x, rows)
         model = copy.deepcopy(model)
         model(x).backward()
         wrong = {"buffer:mean": model.mean, "gradient:a.weight": model.a.weight.grad}

@@ -182,8 +182,8 @@ def test_the_plan_for_who_is_left_is_there_before_the_loss(
     assert line["planned_ahead"]
     left = [name for name in DEVICES[:4] if name != DEVICES[who]]
     machines = medley.cluster.parse_cluster(CLUSTER)
-    rule, times = survivor.optimizer(), ("", "<profile>")
-    found = find_plan(graph, machines, Question("auto", survivor.ROWS), rule, times, left)
+    rule, times = survivor.optimizer().core(graph.core), ("", "<profile>")
+    found = find_plan(graph.core, machines, Question("auto", survivor.ROWS), rule, times, left)
     assert json.loads((folder / "elastic-1.plan.json").read_text()) == json.loads(found.text())
     assert distance(seen(folder), one_device(graph.text(), 60)) < 1e-10
 

@@ -16,9 +16,9 @@ from unittest import mock
 import pytest
 
 import medley
+from medley.ambient import in_eval_mode
 from medley.capture import capture_full
 from medley.capture.batch import reported
-from medley.evaluation import in_eval_mode
 
 sys.path.insert(0, str(Path(__file__).parent))
 import evaluator

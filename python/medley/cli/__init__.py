@@ -368,8 +368,10 @@ def _prepare_demo(parser: argparse.ArgumentParser) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from medley.cli.demo import demo
+    from medley.cli.demo_kill import survive
 
-    return demo(arguments.steps, Path(arguments.trace), arguments.json, not arguments.no_kill)
+    kill = None if arguments.no_kill else survive
+    return demo(arguments.steps, Path(arguments.trace), arguments.json, kill)
 
 
 VERBS = [

@@ -12,6 +12,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from medley.plan import Plan, plan
 from medley.run import job
 from medley.schedules import cosine
 from medley.trainer import Trainer
+
+if TYPE_CHECKING:
+    from medley.cli.demo_kill import Survival
 
 # Two nodes of two devices. The network is such that communication takes some 11 % of the step of
 # the even split.
@@ -149,8 +153,8 @@ def perfect_seconds(even: Outcome) -> float:
     return even.step_seconds * slowest * len(SPEEDS) / sum(SPEEDS.values())
 
 
-def demo(steps: int, trace: Path, as_json: bool, kill: bool) -> int:
-    """Runs everything and prints one table, and what a kill has done."""
+def demo(steps: int, trace: Path, as_json: bool, survive: Callable[[Demo], Survival] | None) -> int:
+    """Runs everything and prints one table, and what a kill has done where `survive` makes one."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -162,9 +166,7 @@ def demo(steps: int, trace: Path, as_json: bool, kill: bool) -> int:
         shown = Demo(steps, lambda: progress.advance(task))
         outcomes, one = shown.run(trace)
         survived = None
-        if kill:
-            from medley.cli.demo_kill import survive
-
+        if survive is not None:
             progress.update(task, description="killing one of three processes")
             survived = survive(shown)
     seconds = time.monotonic() - begin

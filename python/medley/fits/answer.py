@@ -18,7 +18,8 @@ from typing import Any
 from medley import _core
 from medley.cluster import parse_cluster
 from medley.fits.cards import Cards, cluster_of, cluster_text, link_of
-from medley.fits.known import Facts, Known
+from medley.fits.facts import Facts
+from medley.fits.known import Known
 
 Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
 

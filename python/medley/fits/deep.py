@@ -15,8 +15,8 @@ from medley.capture import Capture, capture_full, weightless
 from medley.capture.buffers import Place
 from medley.capture.errors import CaptureError
 from medley.fits.beside import Beside
+from medley.fits.facts import Facts, Traces
 from medley.fits.imports import import_packages
-from medley.fits.known import Facts, Traces
 from medley.fits.stretch import UnevenError
 from medley.models import hf
 from medley.quantized import with_4bit

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -15,43 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.files import make_folder, read_text, write_atomically
-from medley.fits.stretch import Stretched
+from medley.fits.facts import Facts, Traces
 
 if TYPE_CHECKING:
     from medley.fits.deep import Deep
 
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 _MOST = 64  # models
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """What is asked of a model beside its graph."""
-
-    kind: str
-    dtype: str
-    weights: int
-    trained: int  # of them
-    kept: int  # bytes, from step to step
-    longest: int  # in tokens, that its graphs hold for
-    takes_tokens: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Traces:
-    """Graphs with two and with three times the `unit` of layers that repeat, each at a length of
-    its own."""
-
-    two: str
-    three: str
-    lengths: tuple[int, int]
-    unit: int
-    layers: int
-
-    @functools.cached_property
-    def stretched(self) -> Stretched:
-        """What says how they grow; raises UnevenError where that is not evenly."""
-        return Stretched(self.two, self.lengths[0], self.three, self.lengths[1], self.unit)
 
 
 class Known:

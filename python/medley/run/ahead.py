@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.cluster import Cluster, parse_cluster, text_of
-from medley.plan import Plan, Question, ask, measured
+from medley.plan import Plan, Question, find_plan, measured
 from medley.run.nodes import nodes_of
 from medley.run.replanning import agreed, question
 from medley.run.threads import behind_all_others
@@ -150,7 +150,7 @@ def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[st
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]
     question = Question(*asked["question"])
-    return lambda devices: ask(graph, cluster, question, rule, (times, file), devices)
+    return lambda devices: find_plan(graph, cluster, question, rule, (times, file), devices)
 
 
 if __name__ == "__main__":

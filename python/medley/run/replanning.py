@@ -65,8 +65,8 @@ def replan(
         return before
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, before, factors)
-    rule, times = trainer.optimizer, (profile, file)
-    found = find_plan(graph, cluster, question(before), rule, times, devices)
+    rule, times = trainer.optimizer.core(graph.core), (profile, file)
+    found = find_plan(graph.core, cluster, question(before), rule, times, devices)
     chosen = _with_types_of(before, _as_for(trainer._machines, cluster, found))
     return Plan.of(chosen, graph, trainer._machines, before.profile)
 
