@@ -28,6 +28,7 @@ struct StepLeft {
   bool commits = true;   // it has a part in commits
   bool spreads = false;  // it takes others to end a step behind its commit
   int back = 0;          // larger each time it goes back to an older state; 0: never
+  int loads = 0;         // checkpoints that the script has loaded
   bool operator==(const StepLeft&) const = default;
 };
 

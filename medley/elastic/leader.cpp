@@ -117,12 +117,13 @@ Agreement Leader::agreement(const Decision& decision) const {
 }
 
 std::vector<StepLeft> Leader::of_use() const {
-  int newest = 0;
+  const auto age = [](const StepLeft& left) { return std::pair(left.back, left.loads); };
+  std::pair<int, int> newest;
   for (const auto& [device, report] : reports_)
-    if (report.state >= 0) newest = std::max(newest, report.left.back);
+    if (report.state >= 0) newest = std::max(newest, age(report.left));
   std::vector<StepLeft> left;
   for (const auto& [device, report] : reports_)
-    if (report.state >= 0 && report.left.back == newest) left.push_back(report.left);
+    if (report.state >= 0 && age(report.left) == newest) left.push_back(report.left);
   return left;
 }
 

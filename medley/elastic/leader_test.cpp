@@ -194,6 +194,21 @@ TEST(Leader, WhoHasNotGoneBackWithTheOthersHasNothing) {
   EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 1), Pair("c", -1)));
 }
 
+// a has loaded a checkpoint when c is lost, b has not: b has a state of before.
+TEST(Leader, WhoHasNotLoadedWithTheOthersHasNothing) {
+  Leader leader({"a", "b", "c"});
+  leader.lost("c", "was killed by SIGKILL", ms(0));
+  leader.next(ms(0));
+  StepLeft loaded{"a", 1, Reached::kDone};
+  loaded.loads = 1;
+  leader.reported(0, loaded, 0, ms(1));
+  leader.reported(0, {"b", 4, Reached::kDone}, 0, ms(1));
+  const std::vector<Order> orders = leader.next(ms(1));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_EQ(orders[0].agreement.decision.step, 1);
+  EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 0), Pair("b", -1)));
+}
+
 TEST(Leader, NobodyLeftEndsTheRun) {
   Leader leader({"a"});
   leader.lost("a", "was killed by SIGKILL", ms(0));

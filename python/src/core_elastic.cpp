@@ -34,10 +34,11 @@ StepLeft make_left(const std::string& device,
                    std::optional<double> committed,
                    bool commits,
                    bool spreads,
-                   int back) {
+                   int back,
+                   int loads) {
   const auto known = medley::parse_reached(reached);
   if (!known) throw medley::Error(medley::Blame::kUs, "a step has not reached: " + reached);
-  return {device, step, *known, committed, commits, spreads, back};
+  return {device, step, *known, committed, commits, spreads, back, loads};
 }
 
 std::string kind_of(const Order& order) {
@@ -105,9 +106,10 @@ void init_leader(nb::module_& m) {
              std::optional<double> committed,
              bool commits,
              bool spreads,
-             int back) {
-            new (self)
-                StepLeft(make_left(device, step, reached, committed, commits, spreads, back));
+             int back,
+             int loads) {
+            new (self) StepLeft(
+                make_left(device, step, reached, committed, commits, spreads, back, loads));
           },
           "device"_a,
           "step"_a,
@@ -115,7 +117,8 @@ void init_leader(nb::module_& m) {
           "committed"_a.none(),
           "commits"_a,
           "spreads"_a,
-          "back"_a = 0)
+          "back"_a = 0,
+          "loads"_a = 0)
       .def(
           "catch_up",
           [](const StepLeft& left, int64_t step) {

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-_MOST_LIVES = 1 << 16  # of which reports can tell
 _alive: list[Recovery] = []  # to the end of the process, which others may need
 
 
@@ -425,7 +424,8 @@ class Recovery:
                 "committed": committed,
                 "commits": commits,
                 "spreads": spreads,
-                "back": self._back * _MOST_LIVES + self._lives.newest,
+                "back": self._back,
+                "loads": self._lives.newest,
                 "kept": [] if self._second is None else self._second.described(),
                 "state": self._state,
                 "at": time.time(),
