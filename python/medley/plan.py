@@ -79,6 +79,9 @@ class Plan:
         """The plan as the core has it, read once. Raises ValueError for a text that is no plan."""
         return _core.Plan(self.text)
 
+    def __getstate__(self) -> dict[str, Any]:  # a copy reads its text again
+        return {name: value for name, value in self.__dict__.items() if name != "core"}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan; the file is complete or not there."""
         write_atomically(path, self.text)
@@ -184,7 +187,6 @@ def plan(
             f"strategy: found {strategy!r}, expected a name (`medley list strategies`)"
         )
     rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
-
     if loss_over not in ("batch", "microbatches"):
         raise ValueError(f'loss_over: found {loss_over!r}, expected "batch" or "microbatches"')
     asked = Question(strategy, rows, parts, survive, loss_over == "microbatches")

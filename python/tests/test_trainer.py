@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import os
+import pickle
 import signal
 import tempfile
 import time
@@ -199,6 +200,25 @@ def test_a_step_reads_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, refuse)
     trainer.step(tokens(1))
     trainer.evaluate(tokens(1, rows=5))
+
+
+def test_a_plan_is_copied_and_pickled() -> None:
+    plan = medley.Plan.from_dict(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": 4,
+            "pipelines": [
+                {
+                    "microbatches": [{"rows": 4}],
+                    "stages": [{"mesh": {"devices": ["a/0/0"]}}],
+                }
+            ],
+        }
+    )
+    for other in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+        assert other == plan
+        assert other.devices == plan.devices == ["a/0/0"]
 
 
 def test_sgd_clipping_and_schedule() -> None:

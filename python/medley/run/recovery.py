@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from medley.trainer import Trainer
 
 Made = TypeVar("Made")
-
-
 _alive: list[Recovery] = []  # to the end of the process, which others may need
 
 
