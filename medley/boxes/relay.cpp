@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "medley/base/at.h"
@@ -91,6 +92,15 @@ void verify_members(const Relay& relay, size_t tensor, const std::string& place)
   }
 }
 
+// The place in `to` of the member that keeps the cell, since it alone gives it and takes it, too.
+std::optional<size_t> keeper_of(const RelayCell& cell) {
+  if (cell.from.size() > 1) return std::nullopt;
+  const int giver = cell.from[0].member;
+  const auto kept = std::ranges::lower_bound(cell.to, giver, {}, &RelayEnd::member);
+  if (kept == cell.to.end() || kept->member != giver) return std::nullopt;
+  return at(kept - cell.to.begin());
+}
+
 }  // namespace
 
 RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
@@ -137,12 +147,10 @@ RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
 
 IndexInterval piece_of(const RelayCell& cell, size_t place) {
   auto count = static_cast<int64_t>(cell.to.size()), i = static_cast<int64_t>(place);
-  if (const int giver = cell.from[0].member; cell.from.size() == 1) {
-    const auto kept = std::ranges::lower_bound(cell.to, giver, {}, &RelayEnd::member);
-    const bool takes = kept != cell.to.end() && kept->member == giver;
-    if (takes && kept - cell.to.begin() == i) return {0, cell.length};
-    if (takes) --count;
-    if (takes && kept - cell.to.begin() < i) --i;
+  if (const std::optional<size_t> keeper = keeper_of(cell)) {
+    if (place == *keeper) return {0, cell.length};
+    --count;
+    if (place > *keeper) --i;
   }
   const int64_t whole = cell.length / count, rest = cell.length % count;
   const int64_t begin = i * whole + std::min(i, rest);
@@ -150,9 +158,8 @@ IndexInterval piece_of(const RelayCell& cell, size_t place) {
 }
 
 bool goes_to(const RelayCell& cell, size_t place, int member) {
-  if (cell.from.size() > 1) return true;
-  const int giver = cell.from[0].member;
-  return (cell.to[place].member == giver) == (member == giver);
+  const std::optional<size_t> keeper = keeper_of(cell);
+  return !keeper || (place == *keeper) == (member == cell.to[*keeper].member);
 }
 
 int64_t given(const RelayTensor& tensor, int member) {
