@@ -43,9 +43,8 @@ class FirstStep:
         self._trainer = trainer
         self._model, self._graph = model, graph
         self._machines, self._inputs = machines, inputs
-        said = plan.to_dict()
-        self._rows = said["global_batch"]
-        self._by_itself = said.items() >= _BY_ITSELF.items()
+        self._rows = plan.global_batch
+        self._by_itself = plan.loss_over == _BY_ITSELF["loss_over"]
         self._is_left = bool(graph.unchecked) or self._by_itself
 
     def check(self, batch: Any, is_first: bool) -> None:

@@ -107,46 +107,23 @@ void init_planning(nb::module_& m) {
           "\"batch\", or \"microbatches\".")
       .def_prop_ro("devices", &devices_of, "Names of the devices, in the order of the ranks.")
       .def_prop_ro("mesh_shapes", &mesh_shapes, "Sizes of the axes of the mesh of each stage.");
-  m.def(
-      "plan",
-      [](const Graph& graph,
-         const Cluster& cluster,
-         const std::string& strategy,
-         int64_t global_batch,
-         int64_t microbatches,
-         const medley::Optimizer& optimizer,
-         const std::string& profile,
-         const std::string& file,
-         const std::vector<std::string>& devices,
-         int survive,
-         bool loss_over_microbatches) {
-        return find_plan(graph,
-                         cluster,
-                         strategy,
-                         global_batch,
-                         microbatches,
-                         optimizer,
-                         profile,
-                         file,
-                         devices,
-                         survive,
-                         loss_over_microbatches);
-      },
-      "graph"_a,
-      "cluster"_a,
-      "strategy"_a,
-      "global_batch"_a,
-      "microbatches"_a = 0,
-      "optimizer"_a = medley::Optimizer(),
-      "profile"_a = "",
-      "file"_a = "<profile>",
-      "devices"_a = std::vector<std::string>(),
-      "survive"_a = 0,
-      "loss_over_microbatches"_a = false,
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
-      "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "
-      "`survive` nodes, 0 or 1, any may be lost and the state is still there.");
+  m.def("plan",
+        &find_plan,
+        "graph"_a,
+        "cluster"_a,
+        "strategy"_a,
+        "global_batch"_a,
+        "microbatches"_a = 0,
+        "optimizer"_a = medley::Optimizer(),
+        "profile"_a = "",
+        "file"_a = "<profile>",
+        "devices"_a = std::vector<std::string>(),
+        "survive"_a = 0,
+        "loss_over_microbatches"_a = false,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
+        "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "
+        "`survive` nodes, 0 or 1, any may be lost and the state is still there.");
   m.def("verify_plan",
         &medley::verify_plan,
         "plan"_a,

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from test_loader import PLAN_OF_FOUR
 from torch import Tensor, nn
 
 import medley
@@ -203,19 +204,7 @@ def test_a_step_reads_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_is_copied_and_pickled() -> None:
-    plan = medley.Plan.from_dict(
-        {
-            "format": "medley-plan",
-            "version": 1,
-            "global_batch": 4,
-            "pipelines": [
-                {
-                    "microbatches": [{"rows": 4}],
-                    "stages": [{"mesh": {"devices": ["a/0/0"]}}],
-                }
-            ],
-        }
-    )
+    plan = medley.Plan.from_dict(json.loads(PLAN_OF_FOUR))
     for other in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
         assert other == plan
         assert other.devices == plan.devices == ["a/0/0"]
