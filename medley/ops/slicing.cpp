@@ -33,15 +33,19 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
   return builder.finish(std::move(linear));
 }
 
-std::optional<Instance> slice(const Graph& graph, const Op& op) {
+// The argument with number `argument` is the dim that is sliced.
+std::optional<Instance> slice_along(const Graph& graph, const Op& op, size_t argument) {
   // A slice with an end that takes all elements takes a part of them for shorter batches.
-  const auto d = dim(op, 1, type_of(graph, op.results[0]).shape.size());
+  const auto d = dim(op, argument, type_of(graph, op.results[0]).shape.size());
   return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
 }
 
+std::optional<Instance> slice(const Graph& graph, const Op& op) {
+  return slice_along(graph, op, 1);
+}
+
 std::optional<Instance> slice_backward(const Graph& graph, const Op& op) {
-  const auto d = dim(op, 2, type_of(graph, op.results[0]).shape.size());
-  return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
+  return slice_along(graph, op, 2);
 }
 
 std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {
