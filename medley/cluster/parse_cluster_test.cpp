@@ -101,8 +101,8 @@ std::string replaced(const std::string& from, const std::string& to) {
 }
 
 // The message for the example with `from` replaced by `to`.
-std::string message(const std::string& from, const std::string& to) {
-  const std::string text = replaced(from, to);
+// Returns the error about a cluster file, or "accepted".
+std::string refusal(const std::string& text) {
   try {
     parse_cluster(text, "c.yaml", catalogue());
   } catch (const Error& error) {
@@ -110,6 +110,10 @@ std::string message(const std::string& from, const std::string& to) {
     return error.what();
   }
   return "accepted";
+}
+
+std::string message(const std::string& from, const std::string& to) {
+  return refusal(replaced(from, to));
 }
 
 TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
@@ -282,17 +286,10 @@ TEST(ParseCluster, AKeyWithoutValueIsRefusedWhereOneIsNeeded) {
   EXPECT_EQ(message("preemptible: true", "preemptible: "),
             "c.yaml:5: nodes[1].preemptible: has no value");
   EXPECT_EQ(message("version: 1", "version: "), "c.yaml:2: version: has no value");
-  const auto refused = [](const char* nodes) -> std::string {
-    try {
-      parse_cluster(
-          std::string("format: medley-cluster\nversion: 1\n") + nodes, "c.yaml", catalogue());
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_EQ(refused("nodes:\n"), "c.yaml:3: nodes: expected at least one entry: an empty list");
-  EXPECT_THAT(refused("nodes: [~]\n"), ::testing::HasSubstr("expected a mapping: nothing"));
+  EXPECT_EQ(refusal("format: medley-cluster\nversion: 1\nnodes:\n"),
+            "c.yaml:3: nodes: expected at least one entry: an empty list");
+  EXPECT_THAT(refusal("format: medley-cluster\nversion: 1\nnodes: [~]\n"),
+              ::testing::HasSubstr("expected a mapping: nothing"));
 }
 
 // One cluster file says what the devices of a node do at once; what it leaves out is `all`.

@@ -175,38 +175,26 @@ TEST(Leader, WhoHasLeftIsNotWaitedFor) {
   EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
 }
 
-// b was lost while all went back from step 4 to step 1: a has, c has not.
+// b was lost while all went back from step 4 to step 1, or loaded a checkpoint of it: a has, c has
+// not.
 TEST(Leader, WhoHasNotGoneBackWithTheOthersHasNothing) {
-  Leader leader({"a", "b", "c"});
-  leader.failed(0, "c: connection closed", "", ms(0));
-  leader.next(ms(0));
-  for (const char* device : {"a", "b", "c"}) leader.reported(0, before(device), 0, ms(1));
-  leader.next(ms(1));
-  leader.lost("b", "was killed by SIGKILL", ms(2));
-  leader.next(ms(2));
-  StepLeft gone_back{"a", 1, Reached::kDone};
-  gone_back.back = 1;
-  leader.reported(1, gone_back, 1, ms(3));
-  leader.reported(1, {"c", 4, Reached::kDone}, 0, ms(3));
-  const std::vector<Order> orders = leader.next(ms(3));
-  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
-  EXPECT_EQ(orders[0].agreement.decision.step, 1);
-  EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 1), Pair("c", -1)));
-}
-
-// a has loaded a checkpoint when c is lost, b has not: b has a state of before.
-TEST(Leader, WhoHasNotLoadedWithTheOthersHasNothing) {
-  Leader leader({"a", "b", "c"});
-  leader.lost("c", "was killed by SIGKILL", ms(0));
-  leader.next(ms(0));
-  StepLeft loaded{"a", 1, Reached::kDone};
-  loaded.loads = 1;
-  leader.reported(0, loaded, 0, ms(1));
-  leader.reported(0, {"b", 4, Reached::kDone}, 0, ms(1));
-  const std::vector<Order> orders = leader.next(ms(1));
-  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
-  EXPECT_EQ(orders[0].agreement.decision.step, 1);
-  EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 0), Pair("b", -1)));
+  for (int StepLeft::*times : {&StepLeft::back, &StepLeft::loads}) {
+    Leader leader({"a", "b", "c"});
+    leader.failed(0, "c: connection closed", "", ms(0));
+    leader.next(ms(0));
+    for (const char* device : {"a", "b", "c"}) leader.reported(0, before(device), 0, ms(1));
+    leader.next(ms(1));
+    leader.lost("b", "was killed by SIGKILL", ms(2));
+    leader.next(ms(2));
+    StepLeft gone_back{"a", 1, Reached::kDone};
+    gone_back.*times = 1;
+    leader.reported(1, gone_back, 1, ms(3));
+    leader.reported(1, {"c", 4, Reached::kDone}, 0, ms(3));
+    const std::vector<Order> orders = leader.next(ms(3));
+    ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+    EXPECT_EQ(orders[0].agreement.decision.step, 1);
+    EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 1), Pair("c", -1)));
+  }
 }
 
 TEST(Leader, NobodyLeftEndsTheRun) {
