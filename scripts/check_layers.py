@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
 TESTING = "testing"
-# What a job is told; where users keep files.
+# The variables of a job; the folder of the files of a user.
 READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley/fits/known.py"}
 
 

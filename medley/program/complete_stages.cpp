@@ -81,7 +81,7 @@ Completed undecided(Prepared prepared, const KnownFactors& known = {}) {
 
 using Blocks = std::optional<std::vector<size_t>>;
 
-// [stage] what the same stages of another size recompute, if there are any.
+// [stage] the blocks that the same stages of another size recompute; absent if `planned` is empty.
 std::vector<Blocks> blocks_of(const std::vector<Completed>& planned, size_t stages) {
   std::vector<Blocks> blocks(stages);
   for (size_t s = 0; s < planned.size(); ++s) blocks[s] = planned[s].prepared->blocks;
@@ -138,7 +138,7 @@ bool has_one_stage(const Plan& plan) {
   return plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1;
 }
 
-// What each stage of a pipeline computes, prepared. `blocks`: of its stages.
+// Returns the prepared stages of a pipeline. `blocks`: one entry for each stage.
 std::vector<Completed> split(PreparedStages& prepared,
                              const Plan& plan,
                              size_t number,
@@ -159,7 +159,7 @@ std::vector<Completed> split(PreparedStages& prepared,
   return stages;
 }
 
-// The same of all pipelines, one after the other.
+// Returns the prepared stages of all pipelines, one after the other.
 std::vector<Completed> split(PreparedStages& prepared,
                              const Plan& plan,
                              const std::vector<Completed>& planned = {}) {

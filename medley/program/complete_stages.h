@@ -100,16 +100,16 @@ class PreparedStages {
 // where it says nothing.
 Completed complete_stage(Completed prepared, const Plan& plan, size_t pipeline, size_t s);
 
-// Decides about a prepared stage as about the same stage of another size.
+// Returns a prepared stage with the decisions of the same stage of another size.
 Completed complete_alike(Completed prepared, const Completed& decided);
 
-// Of all stages of all pipelines, one after the other, with nothing decided; they recompute what
-// the stages of `planned` do, which are of another size, if there are any.
+// Returns the stages of all pipelines, one after the other, with nothing decided. `planned`: the
+// same stages of another size, whose recomputed blocks these take over; empty: each finds its own.
 std::vector<Completed> prepare_stages(const GraphAnalysis& analysis,
                                       const Plan& plan,
                                       const std::vector<Completed>& planned = {});
 
-// The same, with what the plan decides.
+// Returns them with the decisions of the plan.
 std::vector<Completed> complete_stages(std::vector<Completed> prepared, const Plan& plan);
 std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan);
 std::vector<Completed> complete_stages(PreparedStages& stages, const Plan& plan);

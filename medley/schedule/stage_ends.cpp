@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -84,7 +85,7 @@ class Rounds {
     }
   }
 
-  // Returns how many rounds behind this one need no look: the state is already that behind them.
+  // Moves the state behind rounds that only repeat earlier ones; returns their number.
   int skip(int round) {
     if (round + 1 >= microbatches_) return 0;
     const int end = run_end_[at(round + 1)];
@@ -136,7 +137,7 @@ class Rounds {
     });
   }
 
-  // Returns how much later the state is that which was kept, or -1.
+  // Returns how much later the state is if it is else the one that was kept, or -1.
   int64_t repeats() {
     const int64_t shift = last_[0] - kept_[0];
     size_t i = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-// When the stages of a pipeline end, without a look at every micro-batch: what searches for an
-// order ask for.
+// The end times of the stages of a pipeline, found without timing every micro-batch. Searches for
+// an order need no more.
 
 #include <vector>
 

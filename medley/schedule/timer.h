@@ -41,7 +41,7 @@ struct PipelineTimes {
 // All micro-batches of one size.
 PipelineTimes equal_microbatches(MicrobatchTimes times, int microbatches);
 
-// What a schedule is chosen from.
+// The input of every schedule.
 struct ScheduleRequest {
   PipelineTimes times;
   std::vector<int> max_in_flight;  // [stage], what memory has room for; empty: no limit

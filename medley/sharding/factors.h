@@ -31,7 +31,8 @@ using KnownFactors = std::vector<std::pair<ValueId, std::vector<std::vector<Size
 
 // Returns the factors of a graph. Gradients share the factors of their parameters, updates those of
 // what they update, and all batch dims of the batch inputs are one extent. So do the pairs in
-// `alike`, which are of one shape. `known`: what a larger graph says of values of this one.
+// `alike`, which are of one shape. `known`: the factors that a larger graph
+// gives values of this one.
 Factors factorize(const Graph& graph,
                   const std::vector<std::pair<ValueId, ValueId>>& alike = {},
                   const KnownFactors& known = {});

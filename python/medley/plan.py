@@ -69,7 +69,7 @@ class Plan:
         cluster: Cluster | None = None,
         profile: str | os.PathLike[str] | None = None,
     ) -> Plan:
-        """Returns a plan that the core has."""
+        """Returns the plan that `core` is, for this graph, cluster and profile."""
         plan = Plan(core.text(), graph, cluster, profile)
         plan.__dict__["core"] = core
         return plan

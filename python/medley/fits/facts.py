@@ -1,4 +1,4 @@
-"""What is found of a model: to know whether it fits, and to make its graph at any length."""
+"""The facts and traces of a model: they tell whether it fits, and make its graph at any length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from medley.fits.stretch import Stretched
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is asked of a model beside its graph."""
+    """The properties of a model that its graph does not have."""
 
     kind: str
     dtype: str
@@ -34,5 +34,5 @@ class Traces:
 
     @functools.cached_property
     def stretched(self) -> Stretched:
-        """What says how they grow; raises UnevenError where that is not evenly."""
+        """Returns how the graphs grow. Raises UnevenError if they do not grow evenly."""
         return Stretched(self.two, self.lengths[0], self.three, self.lengths[1], self.unit)
