@@ -29,6 +29,8 @@ GRAPHS = {
     "llama30b": "hf:llama?size=default&tokens=2048&hidden_size=6656&intermediate_size=17920"
     "&num_attention_heads=52&num_key_value_heads=52&num_hidden_layers=60&dtype=bfloat16",
     "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
+    "t5": "hf:t5?size=default&tokens=512&d_model=1024&d_ff=16384&num_heads=32&d_kv=128"
+    "&num_layers=24&num_decoder_layers=24&dtype=bfloat16",
     "moe12": "medley.models:bert_moe?size=hap&positions=512",
     "mixtral12": "hf:mixtral?size=default&tokens=512&num_hidden_layers=12&num_local_experts=16"
     "&dtype=bfloat16",
