@@ -1,8 +1,7 @@
 // Times of pipeline planning on SYNTHETIC stage costs: flops of transformer layers over rates of
 // devices, no model and no measurement behind them. They are about how long planning takes.
 //
-//   pipeline_times [--uneven 0.03] [--gap 0] [--rule period|ideal|published] [--gbit N] [--memory
-//   1] [--show] [case] ...
+//   pipeline_times [--uneven 0.03] [--gap 0] [--gbit N] [--memory 1] [--show] [case] ...
 //
 // One core. One line of JSON per case; seconds on the wall and ("cpu") of this process; asking for
 // the options is in both.
@@ -160,10 +159,9 @@ PipelineRequest request_of(const Case& model, double uneven) {
   return request;
 }
 
-void run(const Case& model, double uneven, double gap, InFlightRule rule, bool show) {
+void run(const Case& model, double uneven, double gap, bool show) {
   PipelineRequest request = request_of(model, uneven);
   request.gap = gap;
-  request.in_flight = rule;
   const double wall = now(), cpu = cpu_now();
   const auto outcome = plan_pipeline(request);
   const double wall_s = now() - wall, cpu_s = cpu_now() - cpu;
@@ -176,7 +174,7 @@ void run(const Case& model, double uneven, double gap, InFlightRule rule, bool s
   fmt::print(
       "{{\"costs\": \"synthetic\", \"case\": \"{}\", \"layers\": {}, \"devices\": {}, \"pools\": "
       "{}, \"stages\": {}, \"predicted_s\": {:.6f}, \"gap\": {:.6f}, \"step_bound_s\": {:.6f}, "
-      "\"searches\": {}, \"labels\": {}, \"wall_s\": {:.3f}, \"cpu_s\": {:.3f}, \"peak_mib\": "
+      "\"searches\": {}, \"wall_s\": {:.3f}, \"cpu_s\": {:.3f}, \"peak_mib\": "
       "{}}}\n",
       model.name,
       model.layers,
@@ -191,7 +189,6 @@ void run(const Case& model, double uneven, double gap, InFlightRule rule, bool s
       1 - found.lower_bound / best.predicted,
       to_seconds(found.step_bound).value,
       found.searches,
-      found.labels,
       wall_s,
       cpu_s,
       usage().ru_maxrss / 1024);
@@ -214,23 +211,18 @@ int main(int argc, char** argv) {
   CLI::App app("Times of pipeline planning on synthetic costs");
   std::vector<std::string> names;
   double uneven = 0.03, gap = 0, gbit = 0, memory = 1;
-  std::string rule = "period";
   bool show = false;
   app.add_option("cases", names, "all if none is named");
   app.add_option("--uneven", uneven, "share by which layers differ at most");
   app.add_option("--gap", gap, "stop when no plan can be better by this share");
   app.add_option("--gbit", gbit, "between pools");
   app.add_option("--memory", memory, "share of the devices' memory");
-  app.add_option("--rule", rule)->check(CLI::IsMember({"period", "ideal", "published"}));
   app.add_flag("--show", show, "print the stages");
   CLI11_PARSE(app, argc, argv);
-  const InFlightRule chosen = rule == "period"  ? InFlightRule::kPeriod
-                              : rule == "ideal" ? InFlightRule::kIdeal
-                                                : InFlightRule::kPublished;
   for (Case model : cases()) {
     if (!names.empty() && std::ranges::find(names, model.name) == names.end()) continue;
     if (gbit > 0) model.gbit = gbit;
     for (SyntheticPool& pool : model.pools) pool.memory_gib *= memory;
-    run(model, uneven, gap, chosen, show);
+    run(model, uneven, gap, show);
   }
 }

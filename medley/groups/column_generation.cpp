@@ -33,7 +33,7 @@ ColumnGeneration::ColumnGeneration(std::vector<int> devices, int64_t rows, size_
       rows_(rows),
       least_columns_(pipelines > 1 ? static_cast<int>(pipelines) : 0) {}
 
-void ColumnGeneration::add_choice(int64_t rows, const PricedChains& chains) {
+void ColumnGeneration::add_choice(int64_t rows, const Chains& chains) {
   choices_.push_back({rows, &chains});
 }
 
@@ -79,7 +79,7 @@ std::vector<PipelineColumn> ColumnGeneration::price(Nanoseconds step,
   for_each_in_parallel(trials.size(), [&](size_t i) {
     Trial& trial = trials[i];
     const Choice& choice = choices_[trial.choice];
-    PricedChains::Prices whole;
+    Chains::Prices whole;
     const int64_t below = step.value + trial.period;
     const double time_of_row = static_cast<double>(trial.period) / static_cast<double>(choice.rows);
     for (const double price : prices) whole.push_back(whole_price(price * time_of_row, below));
@@ -165,7 +165,7 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
     const auto rows_of = [&](int64_t microbatches) {
       return static_cast<double>(std::min(rows_, microbatches * own.rows)) + prices.column_price;
     };
-    PricedChains::Prices whole;
+    Chains::Prices whole;
     for (const double price : prices.prices)
       whole.push_back(whole_price(price / rows_of(last) * static_cast<double>(kWhole), kWhole));
     const std::optional<PricedChain> found =

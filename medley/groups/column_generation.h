@@ -5,7 +5,7 @@
 //
 //   master   which pipelines do most rows in a step T?       prices: rows that a device is worth
 //   pricing  which chain does more rows than its devices     the chain search with a price for each
-//            are worth?                                      device (pipelines/priced_chains.h)
+//            are worth?                                      device (pipelines/chains.h)
 //
 // in turn until there is none. Two masters. In that of generate() a pipeline does, with
 // micro-batches of b rows, a first one after `fill` and one more each period, b (1 + (T - fill) /
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "medley/groups/master.h"
-#include "medley/pipelines/priced_chains.h"
+#include "medley/pipelines/chains.h"
 
 namespace medley {
 
@@ -50,7 +50,7 @@ class ColumnGeneration {
   ColumnGeneration(std::vector<int> devices, int64_t rows, size_t pipelines = 1);
 
   // Requires: `chains` outlives this; of micro-batches of so many rows.
-  void add_choice(int64_t rows, const PricedChains& chains);
+  void add_choice(int64_t rows, const Chains& chains);
 
   // Looks for pipelines until none is worth more than its devices, or a limit is met. Returns about
   // how many rows all devices do in `step`, parts of pipelines included.
@@ -68,7 +68,7 @@ class ColumnGeneration {
  private:
   struct Choice {
     int64_t rows = 1;
-    const PricedChains* chains = nullptr;
+    const Chains* chains = nullptr;
   };
   // A chain of bound(), whatever its schedule.
   struct Proof {

@@ -14,7 +14,7 @@ namespace medley {
 namespace {
 
 struct Searched {
-  std::vector<std::unique_ptr<PricedChains>> chains;
+  std::vector<std::unique_ptr<Chains>> chains;
   std::unique_ptr<ColumnGeneration> columns;
 };
 
@@ -31,7 +31,8 @@ Searched search(const GroupInstance& instance, bool counted, size_t pipelines) {
         return instance.sums.at_least(stage);
       };
     }
-    searched.chains.push_back(std::make_unique<PricedChains>(request, counted));
+    request.use = counted ? DeviceUse::kCounted : DeviceUse::kAny;
+    searched.chains.push_back(std::make_unique<Chains>(request));
     searched.columns->add_choice(instance.rows_of_microbatch[c], *searched.chains.back());
   }
   return searched;
@@ -113,7 +114,7 @@ TEST(ColumnGeneration, BoundsAreThoseOfAllChains) {
 
 // Of one pipeline, where devices cost nothing and are counted: pools in any order are found as all
 // chains one by one are, and are never worse than each pool once (plan_pipeline).
-TEST(PricedChains, OnePipelineInAnyOrderOfPools) {
+TEST(Chains, OnePipelineInAnyOrderOfPools) {
   uint64_t shorter = 0;
   const uint64_t seeds = seeds_of(1000);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -122,8 +123,9 @@ TEST(PricedChains, OnePipelineInAnyOrderOfPools) {
     for (size_t c = 0; c < instance.choices.size(); ++c) {
       PipelineRequest request = instance.request;
       request.microbatches = {instance.choices[c]};
-      const PricedChains chains(request, true);
-      const PricedChains::Prices nothing(request.pools.size(), 0);
+      request.use = DeviceUse::kCounted;
+      const Chains chains(request);
+      const Chains::Prices nothing(request.pools.size(), 0);
       std::optional<int64_t> best;
       for (int64_t period = chains.longest_period().value; period >= 1;) {
         const std::optional<PricedChain> found =
@@ -134,9 +136,10 @@ TEST(PricedChains, OnePipelineInAnyOrderOfPools) {
         period = found->plan.period.value - 1;
       }
       EXPECT_EQ(best, all.best_pipeline(c)) << seed;
-      const auto old = plan_pipeline(request);
-      if (!std::holds_alternative<PipelinePlans>(old)) continue;
-      const int64_t once = std::get<PipelinePlans>(old).plans[0].predicted.value;
+      request.use = DeviceUse::kOnce;
+      const auto in_turn = plan_pipeline(request);
+      if (!std::holds_alternative<PipelinePlans>(in_turn)) continue;
+      const int64_t once = std::get<PipelinePlans>(in_turn).plans[0].predicted.value;
       ASSERT_TRUE(best) << seed;
       EXPECT_LE(*best, once) << seed;
       shorter += *best < once;

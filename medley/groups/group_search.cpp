@@ -1,7 +1,9 @@
 #include "medley/groups/group_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -18,16 +20,12 @@ constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearc
                   kMostCloseSearches = 300;
 constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
 constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
-// Layers times devices: with more, chains at prices do not count devices.
-constexpr int kMostLayersCounted = 512;
-constexpr int kManyNodes = 4;  // of a pool
+constexpr int kManyNodes = 4;     // of a pool
 // Chains of an amount of devices for a number of micro-batches; of few of many devices, whose
 // pipelines are many, more are timed with stages as wholes.
 constexpr int kOfEachAmount = 2, kOfFewDevices = 8;
 constexpr int kMostImprovements = 64;
 constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
-// Layers times devices: with more, pools follow each other once in the chains of an amount.
-constexpr int kMostForAnyOrder = 64;
 
 // So many at its period: those that it was found for, if with more of them a stage would have more
 // in flight than it has room for.
@@ -62,10 +60,6 @@ int GroupSearch::num_devices() const {
 bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
 
 bool GroupSearch::is_large() const { return num_devices() > kMostInDetail; }
-
-bool GroupSearch::counts_devices() const {
-  return request_.layers * num_devices() <= kMostLayersCounted;
-}
 
 Nanoseconds GroupSearch::limit() const {
   Nanoseconds limit{kLongestStep};
@@ -131,23 +125,21 @@ PipelineRequest GroupSearch::on_nodes(PipelineRequest request) const {
 
 void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   Choice& added = choices_.emplace_back(Choice{choice, rows, {}, {}});
-  auto& [by_amount, in_detail, at_prices] = added.fewest;
+  auto& [by_amount, in_detail, at_prices, none] = added.fewest;
   const PipelineRequest request = chains_of(choice, request_.pipelines);
-  if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
+  if (!request_.amounts.empty() && request_.pools.size() <= kMostCountedPools) {
     PipelineRequest summing = request;
     if (is_large())
       summing.summed = [this](const StageRange& stage) {
         return held_while_summed(request_.sums.gradients, stage);
       };
-    by_amount = std::make_unique<ChainSearches>(is_large() ? on_nodes(summing) : summing);
+    by_amount = std::make_shared<Chains>(is_large() ? on_nodes(summing) : summing);
     summing.candidates = kOfFewDevices;
-    if (is_large() && last) in_detail = std::make_unique<ChainSearches>(summing);
+    if (is_large() && last) in_detail = std::make_shared<Chains>(summing);
     search_amounts(added);
   }
   if (last) {
-    at_prices = by_amount && !is_large()
-                    ? std::make_unique<PricedChains>(*by_amount, counts_devices())
-                    : std::make_unique<PricedChains>(request, counts_devices());
+    at_prices = by_amount && !is_large() ? by_amount : std::make_shared<Chains>(request);
     generation_.add_choice(rows, *at_prices);
     generated_.push_back(choices_.size() - 1);
     if (request_.amounts.empty()) search_at_prices();
@@ -172,7 +164,7 @@ bool GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>&
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
-    const auto& [by_amount, in_detail, at_prices] = choice.fewest;
+    const auto& [by_amount, in_detail, at_prices, none] = choice.fewest;
     const bool few = std::accumulate(amounts[i].begin(), amounts[i].end(), 0) <= kMostInDetail;
     found[i] = (in_detail && few ? in_detail : by_amount)->on(amounts[i], microbatches, limit());
   });
@@ -194,25 +186,14 @@ int64_t GroupSearch::most_microbatches(const Units& amount,
   return most;
 }
 
-const GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) const {
+GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) const {
   if (pipelines == request_.pipelines) return choice.fewest;
   const auto [known, is_new] = choice.more.try_emplace(pipelines);
-  auto& [by_amount, in_detail, at_prices] = known->second;
+  auto& [by_amount, in_detail, at_prices, none] = known->second;
   if (!is_new) return known->second;
-  by_amount = std::make_unique<ChainSearches>(chains_of(choice.asked, pipelines));
-  if (choice.fewest.at_prices)
-    at_prices = std::make_unique<PricedChains>(*by_amount, counts_devices());
+  by_amount = std::make_shared<Chains>(chains_of(choice.asked, pipelines));
+  if (choice.fewest.at_prices) at_prices = by_amount;
   return known->second;
-}
-
-std::vector<PipelinePlan> GroupSearch::chains_on(const Units& amount,
-                                                 const Searches& searches,
-                                                 int microbatches,
-                                                 Nanoseconds below) const {
-  if (request_.layers * num_devices() > kMostForAnyOrder || devices_.size() > kMostCountedPools ||
-      !searches.at_prices)
-    return searches.by_amount->on(amount, microbatches, below);
-  return searches.at_prices->on(amount, microbatches, below);
 }
 
 // More pipelines than the fewest are looked at once the fewest do no better: only then it is known
@@ -254,12 +235,15 @@ void GroupSearch::improve(size_t pipelines) {
     const Nanoseconds shorter = *step_ - Nanoseconds{1};
     for (Choice& choice : choices_) {
       if (!choice.fewest.by_amount) continue;
-      const Searches& searches = this->searches(choice, pipelines);
+      Searches& searches = this->searches(choice, pipelines);
+      searches.none.resize(amounts.size(), {std::numeric_limits<int64_t>::max(), {}});
       std::vector<std::vector<PipelinePlan>> found(amounts.size());
       for_each_in_parallel(amounts.size(), [&](size_t i) {
         const int64_t more = most_microbatches(amounts[i], choice, shorter, pipelines) + 1;
-        if (more <= choice.asked.count)
-          found[i] = chains_on(amounts[i], searches, static_cast<int>(more), *step_);
+        auto& [fewest, longest] = searches.none[i];
+        if (more > choice.asked.count || (more >= fewest && *step_ <= longest)) return;
+        found[i] = searches.by_amount->on(amounts[i], static_cast<int>(more), *step_);
+        if (found[i].empty()) std::tie(fewest, longest) = std::pair(more, *step_);
       });
       for (size_t i = 0; i < amounts.size(); ++i)
         for (const PipelinePlan& plan : found[i])

@@ -93,9 +93,11 @@ class GroupSearch {
  private:
   // Of chains of pipelines that sum as so many do.
   struct Searches {
-    std::unique_ptr<ChainSearches> by_amount;  // null: there are too many pools, or amounts
-    std::unique_ptr<ChainSearches> in_detail;  // of few of many devices; null: by_amount is
-    std::unique_ptr<PricedChains> at_prices;   // null: not the last of its size
+    std::shared_ptr<Chains> by_amount;  // null: there are too many pools, or amounts
+    std::shared_ptr<Chains> in_detail;  // of few of many devices; null: by_amount is
+    std::shared_ptr<Chains> at_prices;  // null: not the last of its size
+    // [amount] No chain does so many micro-batches, or more, in less than that.
+    std::vector<std::pair<int64_t, Nanoseconds>> none{};
   };
   struct Choice {
     MicrobatchChoice asked;  // its `count` is of a whole step
@@ -112,13 +114,8 @@ class GroupSearch {
                             const Choice& choice,
                             Nanoseconds step,
                             size_t pipelines) const;
-  const Searches& searches(Choice& choice, size_t pipelines) const;
-  std::vector<PipelinePlan> chains_on(const Units& amount,
-                                      const Searches& searches,
-                                      int microbatches,
-                                      Nanoseconds below) const;
+  Searches& searches(Choice& choice, size_t pipelines) const;
   int num_devices() const;
-  bool counts_devices() const;
   bool is_over() const { return request_.is_over && request_.is_over(); }
   void improve(size_t pipelines);
   bool may_be_shorter(size_t pipelines) const;

@@ -63,11 +63,9 @@ CandidateSet::CandidateSet(const Request& request,
   for (const DevicePool& pool : pools) {
     const Device& first = request.cluster.devices[at(pool.devices[0])];
     const int devices = static_cast<int>(pool.devices.size());
-    std::vector<int> sizes = mesh_sizes(pool.sub_pool_of < 0 ? pool : pools[at(pool.sub_pool_of)]);
-    std::erase_if(sizes, [&](int size) { return size > devices; });
     pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
                                devices,
-                               std::move(sizes),
+                               mesh_sizes(pool),
                                least_memory(request.cluster, pool.devices)});
     if (!pool.alike)
       alike_nodes_.emplace(static_cast<int>(&pool - pools.data()),
@@ -131,8 +129,7 @@ Bytes CandidateSet::shared() const {
 }
 
 StageMesh CandidateSet::mesh(const StageRange& range) const {
-  const int whole = pools_[at(range.pool)].sub_pool_of;
-  const std::vector<int>& all = pools_[at(whole < 0 ? range.pool : whole)].devices;
+  const std::vector<int>& all = pools_[at(range.pool)].devices;
   return {{all.begin(), all.begin() + range.devices}};
 }
 

@@ -17,13 +17,7 @@ const LayerOutcome& found(const std::variant<LayerOutcome, Infeasible>& outcome)
   return std::get<LayerOutcome>(outcome);
 }
 
-// The stages of a pool follow each other, as in plan_pipeline().
-bool comes_back(const std::vector<LayerStage>& stages, const std::string& pool) {
-  return !stages.empty() && stages.back().pool != pool &&
-         std::ranges::find(stages, pool, &LayerStage::pool) != stages.end();
-}
-
-// Every chain of stages, judged by the timer under H-1F1B.
+// Every chain of stages, pools in any order, judged by the timer under H-1F1B.
 void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, LayerPlan& best) {
   const int begin = plan.stages.empty() ? 0 : plan.stages.back().end;
   if (begin == costs.layers()) {
@@ -39,7 +33,6 @@ void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, La
   }
   for (int pool = 0; pool < costs.pools(); ++pool) {
     const std::string& name = costs.cluster().pools[at(pool)].name;
-    if (comes_back(plan.stages, name)) continue;
     for (const int degree : costs.degrees(pool))
       for (int replicas = 1; replicas * degree <= left[at(pool)]; replicas *= 2)
         for (int end = begin + 1; end <= costs.layers(); ++end) {

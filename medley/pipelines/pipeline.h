@@ -22,8 +22,9 @@
 // those before it still go backward in b, so that only the first stages' updates are waited for.
 // Where gradients of weights may come late (schedule/late_weights.h), w_i of t_i, the sum is over
 // max(forward, t_i - 2 w_i) of all stages but the last: an estimate, exact where all are equal.
-// Memory holds N_i micro-batches on stage i, N being what hides the transfers at period P
-// (InFlightRule), and P may be longer than any stage where memory has no room for more.
+// Memory holds N_i micro-batches on stage i, N being the fewest that hide the transfers at period P
+// (counts_for_period(), schedule/period.h), and P may be longer than any stage where memory has no
+// room for more.
 
 #include <functional>
 #include <limits>
@@ -111,13 +112,15 @@ struct MicrobatchChoice {
   std::vector<int> like{};
 };
 
-enum class InFlightRule {
-  kPeriod,     // the fewest whose period is P: counts_for_period(), schedule/period.h
-  kIdeal,      // N_i = N_{i+1} + ideal_growth(r_i, P): schedule/h1f1b.h
-  kPublished,  // N_i = N_{i+1} + published_growth(up_i + latency_i, P, same pool), as HARP has it
+// How a chain may use the devices of a pool.
+enum class DeviceUse : uint8_t {
+  kAny,      // as many as it pays for, pools in any order
+  kCounted,  // as many as there are, of the first kMostCountedPools; pools in any order
+  // As many as there are, and the stages of a pool follow each other; but where the ends exchange
+  // gradients, some at the front may be on the pool of the last ones.
+  kOnce,
 };
-
-inline constexpr size_t kMostPools = 16;
+inline constexpr int kMostCountedPools = 8;
 
 struct PipelineRequest {
   int layers = 0;
@@ -130,13 +133,12 @@ struct PipelineRequest {
   // What a device has for that beside a micro-batch. Null: nothing.
   std::function<Bytes(const StageRange&)> summed;
   std::vector<MicrobatchChoice> microbatches;  // the best of these is taken
-  InFlightRule in_flight = InFlightRule::kPeriod;
   double gap = 0;      // stop when no plan can be better by more than this share
   int candidates = 8;  // plans to return at most
   int last_pool = -1;  // of the last stage; -1: any
   Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
-  bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
-  Nanoseconds longest_period{};
+  // Nothing: in any order where devices and layers are few. kAny: of chains with prices only.
+  std::optional<DeviceUse> use{};
   bool closer = false;  // whether step_bound counts memory, too, which takes a few more searches
   bool explain = true;  // whether to find out what does not fit; else the reason is empty
 };
@@ -162,37 +164,17 @@ struct PipelinePlans {
   Nanoseconds lower_bound;  // of what is predicted for any plan; that of the best, if it is proved
   // Of what any plan of these options takes by the timer (schedule/timer.h), under any schedule.
   Nanoseconds step_bound;
-  int searches = 0;    // of all chains for one period
-  int64_t labels = 0;  // partial chains that were kept in them
+  int searches = 0;  // of all chains for one period
 };
 
 // If nothing fits, says which stage misses how many bytes in the plan that misses least. Devices
 // may be left idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes
-// or micro-batches, with more than kMostPools pools, or whose tables have other sizes.
+// or micro-batches, with more than kMostCountedPools pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
 
 // What any step takes at least that is shorter than `below`, memory counted; once it is shown to be
 // `enough`, no closer. Requires: one number of micro-batches.
 [[nodiscard]] Nanoseconds closer_step_bound(PipelineRequest request, Nanoseconds enough);
-
-// The same search on some of the devices, again and again: options are asked for once.
-class ChainSearches {
- public:
-  // Requires: one number of micro-batches, the most of all searches. Throws as plan_pipeline().
-  explicit ChainSearches(const PipelineRequest& request);
-  ~ChainSearches();
-
-  // On so many devices of each pool: the plans of plan_pipeline(), all that take less than `below`.
-  // None: nothing fits. Threads may search at once.
-  std::vector<PipelinePlan> on(const std::vector<int>& devices,
-                               int microbatches,
-                               Nanoseconds below) const;
-
- private:
-  friend class PricedChains;
-  struct Tables;
-  std::unique_ptr<Tables> tables_;
-};
 
 // How long the ends of a chain exchange so many bytes; nothing if there is no link.
 std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, Bytes shared);

@@ -65,27 +65,16 @@ int64_t cost_of(const Chain& chain) {
   return chain.cost + most - (chain.stages.back()->time - chain.stages.back()->fill);
 }
 
-std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period) {
-  std::vector<int> counts;
-  switch (rule) {
-    case InFlightRule::kPeriod:
-      counts = counts_for_period(period, request.times);
-      break;
-    case InFlightRule::kIdeal:
-      counts = ideal_in_flight(request, period);
-      break;
-    case InFlightRule::kPublished:
-      counts = published_in_flight(request, period);
-      break;
-  }
+std::vector<int> counts_at(const ScheduleRequest& request, Nanoseconds period) {
+  std::vector<int> counts = counts_for_period(period, request.times);
   for (int& count : counts) count = std::min(count, request.times.num_microbatches());
   return counts;
 }
 
-void settle(PipelinePlan& plan, InFlightRule rule, int64_t period, int64_t cost) {
+void settle(PipelinePlan& plan, int64_t period, int64_t cost) {
   const ScheduleRequest request = schedule_request(plan);
   const auto fits = [&](int64_t p) {
-    const std::vector<int> counts = counts_at(request, rule, {p});
+    const std::vector<int> counts = counts_at(request, {p});
     for (size_t i = 0; i < counts.size(); ++i)
       if (counts[i] > plan.stages[i].room) return false;
     return true;
@@ -103,7 +92,7 @@ void settle(PipelinePlan& plan, InFlightRule rule, int64_t period, int64_t cost)
     else
       low = middle + 1;
   }
-  const std::vector<int> counts = counts_at(request, rule, {low});
+  const std::vector<int> counts = counts_at(request, {low});
   for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
   plan.period = {low};
   plan.predicted = {cost + (plan.microbatches - 1) * low};

@@ -1,14 +1,14 @@
 #pragma once
 
 // What comes before and after a search over chains: requests that make no sense are refused, and a
-// chain of stages becomes a plan. Private to pipeline*.cpp and priced_chains.cpp.
+// chain of stages becomes a plan. Private to this folder.
 
-#include "medley/pipelines/pipeline_chains.h"
+#include "medley/pipelines/chain_search.h"
 
 namespace medley::pipeline {
 
 // Throws Error(kCaller) as plan_pipeline() says.
-void verify(const PipelineRequest& request, size_t most_pools = kMostPools);
+void verify(const PipelineRequest& request, size_t most_pools = kMostCountedPools);
 
 // The plan but for its period and what depends on it.
 PipelinePlan plan_of(const Table& table, int choice, const Chain& chain);
@@ -17,11 +17,11 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain);
 // in it, where the one that all others wait for does.
 int64_t cost_of(const Chain& chain);
 
-// How many micro-batches each stage has in flight by a rule, at most all.
-std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period);
+// The fewest micro-batches in flight on each stage whose period is that, at most all.
+std::vector<int> counts_at(const ScheduleRequest& request, Nanoseconds period);
 
 // Finds the shortest period for which the plan fits, at most `period`, and fills in the rest.
 // Requires: it fits for `period`, and its chain costs `cost`.
-void settle(PipelinePlan& plan, InFlightRule rule, int64_t period, int64_t cost);
+void settle(PipelinePlan& plan, int64_t period, int64_t cost);
 
 }  // namespace medley::pipeline

@@ -69,8 +69,7 @@ std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int laye
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     : stored_(std::make_shared<Stored>()),
       layers_(request.layers),
-      microbatches_(request.microbatches[at(choice)].count),
-      rule_(request.in_flight) {
+      microbatches_(request.microbatches[at(choice)].count) {
   size_t sizes = 0;
   for (const PipelinePool& pool : request.pools) {
     devices_.push_back(pool.devices);
@@ -221,6 +220,10 @@ void Table::add_bounds() {
   for (int pool = 0; pool < pools(); ++pool)
     for (size_t s = 0; s < sizes(pool).size(); ++s) all.emplace_back(pool, s);
   for_each_in_parallel(all.size(), [&](size_t i) { add_bounds(all[i].first, all[i].second); });
+  for (const auto& [pool, s] : all)
+    for (int end = 1; end <= layers_; ++end)
+      for (const Option& option : options(pool, s, 0, end))
+        stored_->least_first_update = std::min(stored_->least_first_update, option.update);
   std::vector<int64_t> fills(at(layers_) + 1, kNever), stays = fills;
   fills[0] = stays[0] = 0;
   for (int end = 1; end <= layers_; ++end)
@@ -265,11 +268,12 @@ const StageOption& Table::offered(const Option& option) const {
   return stored_->offered[at(index_of(option))];
 }
 
-Reach::Reach(const Table& table, int64_t period)
-    : pools_(table.pools()), stride_(at(table.most_units()) + 1) {
-  // How far one stage gets, [pool][size][begin].
-  std::vector<std::vector<std::vector<int>>> far(at(pools_));
-  for (int p = 0; p < pools_; ++p) {
+namespace {
+
+// How far one stage gets, [pool][size][begin], if it takes no longer than a period.
+std::vector<std::vector<std::vector<int>>> far_at(const Table& table, int64_t period) {
+  std::vector<std::vector<std::vector<int>>> far(at(table.pools()));
+  for (int p = 0; p < table.pools(); ++p)
     for (size_t s = 0; s < table.sizes(p).size(); ++s) {
       auto& row = far[at(p)].emplace_back();
       for (int begin = 0, end = 0; begin < table.layers(); ++begin) {
@@ -279,31 +283,75 @@ Reach::Reach(const Table& table, int64_t period)
       }
       row.push_back(table.layers());
     }
-  }
-  const unsigned all = (1u << pools_) - 1;
-  reach_.assign((at(all) + 1) * at(pools_) * stride_, 0);
-  for (unsigned others = 0; others <= all; ++others)
-    for (int p = 0; p < pools_; ++p) {
-      if (others >> p & 1u) continue;
-      int* reach = &reach_[index(others, p)];
-      for (int q = 0; q < pools_; ++q)
-        if (others >> q & 1u)
-          reach[0] = std::max(reach[0], layers(others & ~(1u << q), q, table.units(q)));
-      for (int d = 1; d <= table.units(p); ++d) {
-        reach[d] = reach[d - 1];
-        for (size_t s = 0; s < table.sizes(p).size() && table.units(p, s) <= d; ++s)
-          reach[d] = std::max(reach[d], far[at(p)][s][at(reach[d - table.units(p, s)])]);
-      }
-      covers_ |= reach[table.units(p)] == table.layers();
-    }
+  return far;
 }
 
-int64_t least_period(const Table& table) {
+// Whether the stages of all pools, one pool after the other in any order, reach the last layer; of
+// chains whose ends exchange gradients, behind stages on as many devices again of one pool.
+bool covers_once(const Table& table, int64_t period) {
+  const auto far = far_at(table, period);
+  const int pools = table.pools();
+  const size_t stride = at(table.most_units()) + 1;
+  const unsigned all = (1u << pools) - 1;
+  std::vector<int> reach((at(all) + 1) * at(pools) * stride, 0);  // [others][pool][devices]
+  const auto from = [&](unsigned others, int pool) {
+    return reach.data() + (others * at(pools) + at(pool)) * stride;
+  };
+  const auto fill = [&](unsigned others, int p) {
+    int* own = from(others, p);
+    for (int d = 1; d <= table.units(p); ++d) {
+      own[d] = own[d - 1];
+      for (size_t s = 0; s < table.sizes(p).size() && table.units(p, s) <= d; ++s)
+        own[d] = std::max(own[d], far[at(p)][s][at(own[d - table.units(p, s)])]);
+    }
+    return own[table.units(p)];
+  };
+  int first = 0;
+  for (int p = 0; p < pools && table.has_exchange(); ++p) first = std::max(first, fill(0, p));
+  bool covers = false;
+  for (unsigned others = 0; others <= all; ++others)
+    for (int p = 0; p < pools; ++p) {
+      if (others >> p & 1u) continue;
+      int* own = from(others, p);
+      own[0] = first;
+      for (int q = 0; q < pools; ++q)
+        if (others >> q & 1u)
+          own[0] = std::max(own[0], from(others & ~(1u << q), q)[table.units(q)]);
+      covers |= fill(others, p) == table.layers();
+    }
+  return covers;
+}
+
+// The same where stages of all pools may take turns, by numbers of devices of all pools.
+bool covers_in_any_order(const Table& table, int64_t period) {
+  const auto far = far_at(table, period);
+  std::vector<size_t> strides{1};
+  for (int p = 0; p < table.pools(); ++p)
+    strides.push_back(strides.back() * at(table.units(p) + 1));
+  std::vector<int> reach(strides.back(), 0);
+  for (size_t used = 1; used < reach.size(); ++used)
+    for (int p = 0; p < table.pools(); ++p) {
+      const int devices = static_cast<int>(used / strides[at(p)]) % (table.units(p) + 1);
+      for (size_t s = 0; s < table.sizes(p).size() && table.units(p, s) <= devices; ++s) {
+        const int before = reach[used - at(table.units(p, s)) * strides[at(p)]];
+        reach[used] = std::max(reach[used], far[at(p)][s][at(before)]);
+      }
+    }
+  return std::ranges::max(reach) == table.layers();
+}
+
+}  // namespace
+
+int64_t least_period(const Table& table, DeviceUse use) {
+  const auto covers = [&](int64_t period) {
+    return use == DeviceUse::kOnce ? covers_once(table, period)
+                                   : covers_in_any_order(table, period);
+  };
   int64_t low = 0, high = table.longest_period();
-  if (!Reach(table, high).covers()) return kNever;
+  if (!covers(high)) return kNever;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    (Reach(table, middle).covers() ? high : low) = middle;
+    (covers(middle) ? high : low) = middle;
   }
   return high;
 }

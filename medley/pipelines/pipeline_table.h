@@ -59,7 +59,6 @@ class Table {
     return most;
   }
   int microbatches() const { return microbatches_; }
-  InFlightRule rule() const { return rule_; }
 
   // Of layers [begin, end) on the size-th size of a pool.
   struct Span {
@@ -127,6 +126,8 @@ class Table {
   }
   bool has_exchange() const { return has_exchange_; }
 
+  // The least that a stage with the first layer takes to update.
+  int64_t least_first_update() const { return stored_->least_first_update; }
   // The least sum of what stages fill that all layers can have, on any devices.
   int64_t least_sum() const { return least_sum_; }
   // The same of how long a micro-batch stays: its way through all stages and back.
@@ -195,48 +196,19 @@ class Table {
     std::vector<char> linked;                                       // [from][to]
     std::vector<int64_t> exchanges;                                 // [first][last]
     std::vector<int64_t> steps;
+    int64_t least_first_update = kNever;
     bool has_late_weights = false;
   };
   std::shared_ptr<Stored> stored_;  // with on(); not changed once the table is made
   int layers_ = 0, microbatches_ = 0;
-  InFlightRule rule_ = InFlightRule::kPeriod;
   std::vector<int> devices_;
   bool has_exchange_ = false;
   int64_t least_sum_ = kNever, least_way_ = kNever;
   int64_t longest_period_ = 0;
 };
 
-// How far the front of a model gets on some devices if no stage takes longer than a period: every
-// pool in any order, memory and transfers for nothing. What it cannot reach, no chain can.
-class Reach {
- public:
-  Reach(const Table& table, int64_t period);
-  bool covers() const { return covers_; }
-
- private:
-  // With all devices of the pools in `others`, then `left` of this one.
-  int layers(unsigned others, int pool, int left) const {
-    return reach_[index(others, pool) + at(left)];
-  }
-  size_t index(unsigned others, int pool) const {
-    return (others * at(pools_) + at(pool)) * stride_;
-  }
-  int pools_ = 0;
-  size_t stride_ = 0;
-  std::vector<int> reach_;
-  bool covers_ = false;
-};
-
-// The least period with which some chain could cover all layers, or kNever.
-int64_t least_period(const Table& table);
+// The least period with which some chain could cover all layers if memory and transfers were for
+// nothing, or kNever: what this does not reach, no chain can. Requires: counted devices.
+int64_t least_period(const Table& table, DeviceUse use);
 
 }  // namespace medley::pipeline
-
-namespace medley {
-
-struct ChainSearches::Tables {
-  PipelineRequest request;
-  pipeline::Table table;
-};
-
-}  // namespace medley

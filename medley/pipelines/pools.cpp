@@ -164,24 +164,6 @@ std::vector<int> mesh_sizes(const DevicePool& pool) {
   return sizes;
 }
 
-std::vector<std::array<DevicePool, 2>> cut_in_two(const DevicePool& pool, int number) {
-  const int devices = static_cast<int>(pool.devices.size());
-  const int unit = devices > pool.per_node ? pool.per_node : 1;
-  const int units = devices / unit;
-  std::vector<int> first{units / 2};
-  if (units % 4 == 0) first.push_back(units / 4 * 3);
-  std::vector<std::array<DevicePool, 2>> ways;
-  for (const int some : first) {
-    const auto middle = pool.devices.begin() + some * unit;
-    std::array<DevicePool, 2> sub_pools{pool, pool};
-    sub_pools[0].devices = {pool.devices.begin(), middle};
-    sub_pools[1].devices = {middle, pool.devices.end()};
-    sub_pools[0].sub_pool_of = sub_pools[1].sub_pool_of = number;
-    if (some > 0) ways.push_back(std::move(sub_pools));
-  }
-  return ways;
-}
-
 std::optional<LinkCurve> link_of(const Topology& topology, int from, int to) {
   if (from == to) return LinkCurve{{{Bytes{1}, Nanoseconds{1}}}, {}};
   try {

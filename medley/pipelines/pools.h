@@ -3,7 +3,6 @@
 // The devices of a request as a pipeline sees them: pools of equal nodes, the sizes of meshes that
 // can be cut out of them, and the links between them.
 
-#include <array>
 #include <vector>
 
 #include "medley/pipelines/pipeline.h"
@@ -14,8 +13,7 @@ namespace medley {
 struct DevicePool {
   std::vector<int> devices;  // of the cluster, node after node
   int per_node = 1;
-  bool alike = true;     // of one kind and equally connected, so that any of them stand for all
-  int sub_pool_of = -1;  // a pool; -1: it is a whole one
+  bool alike = true;  // of one kind and equally connected, so that any of them stand for all
 };
 
 // What a search over chains takes doubles with each pool.
@@ -32,10 +30,6 @@ std::vector<DevicePool> fastest_pools(const Request& request);
 // Powers of two that divide a node, a node, powers of two of nodes, all. Each divides the next but
 // for the last, so that meshes laid out from the largest on never straddle a node.
 std::vector<int> mesh_sizes(const DevicePool& pool);
-
-// A pool as two, at half of its nodes and, where quarters are possible, at three quarters; within a
-// node of one. So the stages at both ends of a pipeline can be on it, others between them.
-std::vector<std::array<DevicePool, 2>> cut_in_two(const DevicePool& pool, int number);
 
 // Over the path from one device to another. Nothing: there is none.
 std::optional<LinkCurve> link_of(const Topology& topology, int from, int to);

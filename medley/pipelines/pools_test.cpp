@@ -122,23 +122,6 @@ TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
 }
 
-TEST(Pools, AreCutInTwoBetweenNodesOrWithinTheOnlyOne) {
-  const auto cut = [](int count, int per_node) {
-    DevicePool pool{std::vector<int>(at(count * per_node)), per_node};
-    std::vector<std::pair<size_t, size_t>> sizes;
-    for (const auto& [one, two] : cut_in_two(pool, 3)) {
-      EXPECT_EQ(one.sub_pool_of, 3);
-      sizes.emplace_back(one.devices.size(), two.devices.size());
-    }
-    return sizes;
-  };
-  EXPECT_THAT(cut(1, 8), ElementsAre(Pair(4, 4), Pair(6, 2)));
-  EXPECT_THAT(cut(1, 2), ElementsAre(Pair(1, 1)));
-  EXPECT_THAT(cut(4, 2), ElementsAre(Pair(4, 4), Pair(6, 2)));
-  EXPECT_THAT(cut(3, 4), ElementsAre(Pair(4, 8)));
-  EXPECT_THAT(cut(1, 1), IsEmpty());
-}
-
 TEST(Pools, HaveNoLinkWhereNoNetworkJoinsThem) {
   const Cluster cluster = cluster_of({nodes("a", 1, 1), nodes("b", 2, 1), nodes("c", 1, 1)},
                                      {{"lan", false, {"a", "b"}, 1e9, 1e-3, {}}});

@@ -33,8 +33,6 @@ constexpr int64_t kSlower = 110;
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
 constexpr double kRoughGap = 0.1;  // of those that only say what need not be looked at
 constexpr size_t kMany = 256;      // devices: with more, closer searches take seconds
-// What the ends exchange, in percent of a step, for pools to be tried at both ends.
-constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 
@@ -42,7 +40,7 @@ class Harp {
  public:
   explicit Harp(const Request& request)
       : request_(request),
-        pools_(with_sub_pools(fastest_pools(request))),
+        pools_(fastest_pools(request)),
         stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
@@ -50,13 +48,15 @@ class Harp {
         known_(has_room_for_replicas(request) ? request.faster_than : std::nullopt) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.shared = candidates_.shared();
+    pipeline_.pools = candidates_.pools();
+    pipeline_.links = candidates_.links();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
     pipeline_.gap = devices_of(request).size() > kMany ? kGapOfMany : kGap;
   }
 
   Outcome run() {
-    find_chains(whole_pools());
+    find_all_chains();
     if (plans_.empty() && request_.faster_than) {
       find_bound();
       prove(request_, least_);
@@ -64,7 +64,6 @@ class Harp {
     }
     if (plans_.empty())
       if (std::optional<Infeasible> no = find_any_chain()) return std::move(*no);
-    try_pools_at_both_ends();
     find_bound();
     prove(request_, least_);
     try_other_ends();
@@ -117,55 +116,9 @@ class Harp {
     Nanoseconds longest;  // or at all
   };
 
-  // Some of the pools, by number.
-  using Pools = std::vector<int>;
-
-  static std::vector<DevicePool> with_sub_pools(std::vector<DevicePool> pools) {
-    const int whole = static_cast<int>(pools.size());
-    for (int p = 0; p < whole; ++p)
-      for (const auto& sub_pools : cut_in_two(pools[at(p)], p))
-        pools.insert(pools.end(), sub_pools.begin(), sub_pools.end());
-    return pools;
-  }
-
-  Pools whole_pools() const {
-    Pools whole;
-    for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
-      if (pools_[at(p)].sub_pool_of < 0) whole.push_back(p);
-    return whole;
-  }
-
-  // Where the ends of a chain share parameters, and it matters what they send each other once a
-  // step, both may be on sub-pools of one pool, with other pools between them, if these send it
-  // sooner than any two pools do.
-  void try_pools_at_both_ends() {
-    const Pools whole = whole_pools();
-    if (whole.size() < 2 || whole.size() >= kMostPools) return;
-    const auto exchange = [&](int from, int to) {
-      return exchange_time(candidates_.links()[at(from)][at(to)], pipeline_.shared);
-    };
-    Nanoseconds most, least = kLongest;
-    for (int from : whole)
-      for (int to : whole) {
-        const std::optional<Nanoseconds> time = exchange(from, to);
-        most = std::max(most, time.value_or(Nanoseconds{}));
-        if (from != to) least = std::min(least, time.value_or(kLongest));
-      }
-    if (most.value * 100 < fastest_->value * kMatters) return;
-    for (int sub_pool = static_cast<int>(whole.size()); sub_pool < static_cast<int>(pools_.size());
-         sub_pool += 2) {
-      if (exchange(sub_pool, sub_pool + 1).value_or(kLongest) >= least) continue;
-      Pools pools{sub_pool, sub_pool + 1};
-      for (int p : whole)
-        if (p != pools_[at(sub_pool)].sub_pool_of) pools.push_back(p);
-      find_chains(pools);
-    }
-  }
-
   // Orders of pools are predicted to differ by less than what is predicted is off by: of each
   // number of micro-batches, the best chains that end in other pools than the best one does.
   void try_other_ends() {
-    const Pools whole = whole_pools();
     std::map<int, PipelinePlan> best;  // [microbatches]
     for (const PipelinePlan& plan : plans_)
       if (const auto [known, is_new] = best.try_emplace(plan.microbatches, plan);
@@ -174,9 +127,9 @@ class Harp {
     for (const auto& [count, plan] : best) {
       if (plan.predicted - plan.exchange >= *slow()) continue;
       const Nanoseconds longest = longest_stage(count);
-      for (int p = 0; p < static_cast<int>(whole.size()); ++p) {
-        if (whole[at(p)] == plan.stages.back().range.pool) continue;
-        const std::vector<PipelinePlan> some = chains(whole, count, {longest, longest}, p);
+      for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool) {
+        if (pool == plan.stages.back().range.pool) continue;
+        const std::vector<PipelinePlan> some = chains(count, {longest, longest}, pool);
         plans_.insert(plans_.end(), some.begin(), some.end());
       }
     }
@@ -185,7 +138,7 @@ class Harp {
   // One stage on all devices of a pool with few micro-batches, where nobody waits for another: the
   // search for the number of micro-batches begins with more, which chains need.
   void add_meshes() {
-    for (const int pool : whole_pools()) {
+    for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool) {
       Request alone = request_;
       alone.devices = names_of(request_.cluster, pools_[at(pool)].devices);
       if (work_bound(alone) >= *fastest_) continue;
@@ -231,24 +184,24 @@ class Harp {
 
   // A step takes less with more micro-batches, until what each of them costs outweighs what stages
   // wait: from a count on which most likely is many, up and then down while it helps.
-  void find_chains(const Pools& pools) {
+  void find_all_chains() {
     const size_t start = first_tried();
-    for (size_t i = start; i < counts_.size() && find_chains(pools, counts_[i]); ++i) {
+    for (size_t i = start; i < counts_.size() && find_chains(counts_[i]); ++i) {
     }
-    for (size_t i = start; i > 0 && find_chains(pools, counts_[i - 1]); --i) {
+    for (size_t i = start; i > 0 && find_chains(counts_[i - 1]); --i) {
     }
   }
 
   // Returns whether it found a better one, or none is known.
-  bool find_chains(const Pools& pools, int64_t count) {
+  bool find_chains(int64_t count) {
     report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
     if (fastest_ && is_over(request_)) return false;
     // First with what keeps everything at no price: what is slower than that need not be looked at.
     if (!slow())
-      if (const auto first = chains(pools, count, {{}, kLongest}); !first.empty())
+      if (const auto first = chains(count, {{}, kLongest}); !first.empty())
         fastest_ = first.front().predicted;
     const Nanoseconds longest = longest_stage(count);
-    const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
+    const std::vector<PipelinePlan> some = chains(count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kNoBound;
     // Where there is a plan to beat, no chain here means that none is as fast: one more number of
@@ -259,45 +212,36 @@ class Harp {
     return !had || some.front().predicted < before;
   }
 
-  // `last`: the pool of the last stage, in `pools`; -1: any.
-  std::vector<PipelinePlan> chains(const Pools& pools,
-                                   int64_t count,
-                                   const Limits& limits,
-                                   int last = -1) {
+  // `last`: the pool of the last stage; -1: any.
+  std::vector<PipelinePlan> chains(int64_t count, const Limits& limits, int last = -1) {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
-    for (int pool : pools)
+    for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
       for (int size : candidates_.pools()[at(pool)].sizes)
         uses.emplace_back(candidates_.mesh({0, 0, pool, size}), config(count));
     synthesis_.solve_layers(uses, limits.closer);
-    PipelineRequest request = request_on(pools);
-    request.microbatches = {choice(pools, count, limits)};
+    PipelineRequest request = pipeline_;
+    request.microbatches = {choice(count, limits)};
     request.last_pool = last;
-    const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
     if (const auto slow = this->slow()) request.below = *slow;
-    const bool closer = last < 0 && limits.closer > Nanoseconds{};
     if (limits.closer == Nanoseconds{}) request.gap = kRoughGap;
-    PipelinePlans found = plans_of(request);
-    std::vector<PipelinePlan>& plans = found.plans;
-    if (closer) {
+    std::vector<PipelinePlan> plans = plans_of(request).plans;
+    if (limits.closer > Nanoseconds{} && last < 0) {
       // Stages that are not offered are in no step that takes less.
       if (limits.longest < kLongest) least_ = std::min(least_, limits.longest * count);
       bounds_.push_back(request);
       if (!plans.empty()) bounds_.back().below = std::min(request.below, plans.front().predicted);
     }
-    if (request.shared > Bytes{} && first) add_others(request, plans);
+    if (request.shared > Bytes{} && last < 0) add_others(request, plans);
     for (PipelinePlan& plan : plans) {
       std::vector<StageRange> ranges;
-      for (PipelineStage& stage : plan.stages) {
-        stage.range.pool = pools[at(stage.range.pool)];
-        ranges.push_back(stage.range);
-      }
+      for (const PipelineStage& stage : plan.stages) ranges.push_back(stage.range);
       // The search knows of what the ends share only.
       const Nanoseconds exchange = candidates_.exchange(ranges).value_or(kLongest);
       plan.predicted += exchange - plan.exchange;
       plan.exchange = exchange;
     }
     std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
-    return std::move(plans);
+    return plans;
   }
 
   // What the ends exchange is a small part of a step, and what is predicted is rough: adds those
@@ -320,40 +264,12 @@ class Harp {
     return {.plans = {}, .lower_bound = {}, .step_bound = kNoBound};
   }
 
-  PipelineRequest request_on(const Pools& pools) const {
-    PipelineRequest request = pipeline_;
-    for (int pool : pools) {
-      request.pools.push_back(candidates_.pools()[at(pool)]);
-      auto& links = request.links.emplace_back();
-      for (int to : pools) {
-        links.push_back(candidates_.links()[at(pool)][at(to)]);
-        const DevicePool &one = pools_[at(pool)], &two = pools_[at(to)];
-        if ((one.sub_pool_of < 0) != (two.sub_pool_of < 0) &&
-            (on_one_node(one) || on_one_node(two)))
-          halve(links.back());
-      }
-    }
-    return request;
-  }
-
-  // Of a sub-pool, the pool.
-  bool on_one_node(const DevicePool& pool) const {
-    const DevicePool& whole = pool.sub_pool_of < 0 ? pool : pools_[at(pool.sub_pool_of)];
-    return static_cast<int>(whole.devices.size()) <= whole.per_node;
-  }
-
-  // A port that is on the way to a pool and on the way back has half of its bandwidth for each.
-  static void halve(std::optional<LinkCurve>& link) {
-    if (!link) return;
-    for (LinkCurve::Point& point : link->points) point.time = point.time * int64_t{2};
-  }
-
-  MicrobatchChoice choice(const Pools& pools, int64_t count, const Limits& limits) {
+  MicrobatchChoice choice(int64_t count, const Limits& limits) {
     std::map<std::pair<int, int>, StageOptionTable*> offers;  // [pool, devices]
-    for (int p = 0; p < static_cast<int>(pools.size()); ++p)
-      for (int size : candidates_.pools()[at(pools[at(p)])].sizes)
-        offers[{p, size}] =
-            &synthesis_.offers(candidates_.mesh({0, 0, pools[at(p)], size}), config(count));
+    for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
+      for (int size : candidates_.pools()[at(pool)].sizes)
+        offers[{pool, size}] =
+            &synthesis_.offers(candidates_.mesh({0, 0, pool, size}), config(count));
     return {static_cast<int>(count),
             candidates_.cuts(candidates_.rows(count)),
             [this, offers = std::move(offers), limits](const StageRange& range) {
@@ -428,11 +344,10 @@ class Harp {
   // Searches chains of all numbers of micro-batches at once, without a limit. Returns why there is
   // none.
   std::optional<Infeasible> find_any_chain() {
-    const Pools whole = whole_pools();
-    PipelineRequest request = request_on(whole);
+    PipelineRequest request = pipeline_;
     request.explain = true;
     for (int64_t count : counts_)
-      request.microbatches.push_back(choice(whole, count, {kLongest, kLongest}));
+      request.microbatches.push_back(choice(count, {kLongest, kLongest}));
     auto found = plan_pipeline(request);
     if (auto* no = std::get_if<Infeasible>(&found))
       return synthesis_.failure().empty() ? std::move(*no) : Infeasible{synthesis_.failure()};
@@ -478,7 +393,7 @@ class Harp {
   // The step to beat. Where memory is short, sums over layers say too much of stages as wholes,
   // which need less memory: nothing is left out for it.
   const std::optional<Nanoseconds> known_;
-  PipelineRequest pipeline_;  // but for counts and pools
+  PipelineRequest pipeline_;  // but for numbers of micro-batches
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
   Nanoseconds least_ = kNoBound;        // no chain takes less, but of what follows

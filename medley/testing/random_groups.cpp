@@ -288,7 +288,7 @@ int64_t AllGroups::after(size_t pipelines) const {
   return after;
 }
 
-// The equations of priced_chains.h.
+// The equations of chain_search.h.
 bool AllGroups::may_do(const Known& chain, int64_t count, int64_t step, bool alone) const {
   const std::vector<PipelineStage>& stages = chain.plan.stages;
   int64_t before = 0, longest = 0;
