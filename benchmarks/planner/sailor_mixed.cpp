@@ -29,12 +29,8 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-// Transfers run beside calls, no tensor is in two layers, and layers are all there is: what the
-// other rules know of a run.
+// No tensor is in two layers: the other rules know of none.
 LayerTable layers_alone(LayerTable table) {
-  table.run.saved = 1;
-  table.run.fixed = Bytes{};
-  table.run.blocking = 0;
   for (MeasuredBytes& each : table.bytes)
     for (auto& [kind, bytes] : each.kinds) bytes.tied = {};
   return table;

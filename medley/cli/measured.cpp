@@ -313,7 +313,7 @@ void memory_measured(const PlannedOptions& options, Session& session) {
   const LayerStepTimes report = time_step(plan, costs);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const LayerStageTimes& s = report.stages[i];
-    const Bytes fixed = costs.fixed(s.mesh.pool);
+    const Bytes fixed = costs.fixed(s.mesh);
     const Bytes state = s.costs.persistent - fixed;
     const Bytes saved = s.used - s.costs.persistent - s.costs.transient;
     table.add({std::to_string(i),

@@ -71,11 +71,7 @@ BoundaryTimes boundary_after(const LayerPlan& plan, size_t stage, const TableCos
   const LinkCurve up = *costs.link(from.pool, from.devices(), to.pool, to.devices());
   const LinkCurve down = *costs.link(to.pool, to.devices(), from.pool, from.devices());
   const Bytes bytes = costs.cut(plan.stages[stage].end - 1, rows_of(plan));
-  if (costs.table().run.blocking == 0)
-    return {occupied(up, bytes), occupied(down, bytes), up.latency};
-  const int degree = std::max(from.tensor_parallel, to.tensor_parallel);
-  return {
-      costs.stands_still(up, bytes, degree), costs.stands_still(down, bytes, degree), up.latency};
+  return {costs.transfer(up, bytes), costs.transfer(down, bytes), up.latency};
 }
 
 void verify_stage(const LayerPlan& plan, size_t i, const TableCosts& costs) {

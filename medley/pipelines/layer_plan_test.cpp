@@ -86,7 +86,7 @@ TEST(LayerPlan, SimulatesWhatCanBeAddedUpByHand) {
   EXPECT_EQ(report.boundaries[0].forward.value, kMs);
   EXPECT_EQ(report.stages[0].costs.forward.value, 2'500'000);
   EXPECT_EQ(report.stages[0].used.value, 4 * 192'000'000 + 2 * 24'000'000 + 1'000'000);
-  EXPECT_EQ(report.stages[1].used.value, 4 * 192'000'000 + 24'000'000 + 1'000'000);
+  EXPECT_EQ(report.stages[1].used.value, 4 * 192'000'000 + 24'000'000 + 2'000'000);
   EXPECT_EQ(report.step.value, 41'500'000 + 3 * kMs);  // with three updates
 }
 
@@ -125,10 +125,10 @@ TEST(LayerPlan, BlockingTransfersTakeTheTimeOfBothStages) {
   EXPECT_EQ(report.step.value, (2 + 3) * (7'500'000 + 4 * kMs) + 3 * kMs);
   EXPECT_EQ(report.boundaries[0].forward.value, 2 * kMs);
   EXPECT_TRUE(std::holds_alternative<LayerOutcome>(plan_layers({costs, 4, 0})));
-  // Each of two devices that divide the layers sends the whole: 2 MB.
+  // Two devices that divide the layers send half each.
   LayerPlan divided = two_stages();
   for (LayerStage& stage : divided.stages) stage.tensor_parallel = 2;
-  EXPECT_EQ(time_step(divided, costs).boundaries[0].forward.value, 4 * kMs);
+  EXPECT_EQ(time_step(divided, costs).boundaries[0].forward.value, 2 * kMs);
 }
 
 }  // namespace

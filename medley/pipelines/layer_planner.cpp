@@ -69,7 +69,7 @@ class Options {
       if (range.devices % degree != 0) continue;
       const LayerMesh mesh{range.pool, range.devices / degree, degree};
       auto option = costs_.stage(range.begin, range.end, mesh, rows);
-      if (option) stand_still(range, mesh, rows, *option);
+      if (option) stand_still(range, rows, *option);
       if (!option || option->forward + option->backward >= kLongest) continue;
       const auto worse = [&](const StageOption& other) { return dominates(other, *option); };
       if (std::ranges::any_of(options, worse)) continue;
@@ -81,17 +81,13 @@ class Options {
 
   // Adds what transfers take that block the stage, as if the stages beside it were as wide and of
   // its pool: the timer knows.
-  void stand_still(const StageRange& range,
-                   const LayerMesh& mesh,
-                   int64_t rows,
-                   StageOption& option) const {
+  void stand_still(const StageRange& range, int64_t rows, StageOption& option) const {
     if (costs_.table().run.blocking == 0) return;
     const auto link = costs_.link(range.pool, range.devices, range.pool, range.devices);
     if (!link) return;
     for (const int layer : {range.begin - 1, range.end - 1}) {
       if (layer < 0 || layer + 1 == costs_.layers()) continue;
-      const Nanoseconds time =
-          costs_.stands_still(*link, costs_.cut(layer, rows), mesh.tensor_parallel);
+      const Nanoseconds time = costs_.transfer(*link, costs_.cut(layer, rows));
       option.forward += time;
       option.backward += time;
     }
@@ -101,20 +97,24 @@ class Options {
   std::map<int64_t, std::map<StageRange, std::vector<StageOption>>> by_rows_;
 };
 
-LayerPlan to_layer_plan(const PipelinePlan& found, const LayerRequest& request) {
+LayerPlan empty_plan(const LayerRequest& request, int microbatches) {
   LayerPlan plan;
   plan.table_hash = request.costs.table_hash();
   plan.cluster_hash = request.costs.cluster_hash();
   plan.global_batch = request.global_batch;
-  plan.microbatches = found.microbatches;
+  plan.microbatches = microbatches;
+  return plan;
+}
+
+LayerPlan to_layer_plan(const PipelinePlan& found, const LayerRequest& request) {
+  LayerPlan plan = empty_plan(request, found.microbatches);
   for (const PipelineStage& stage : found.stages)
-    plan.stages.push_back(
-        {stage.range.begin,
-         stage.range.end,
-         request.costs.cluster().pools[static_cast<size_t>(stage.range.pool)].name,
-         stage.range.devices / stage.option.id,
-         stage.option.id,
-         1});
+    plan.stages.push_back({stage.range.begin,
+                           stage.range.end,
+                           request.costs.cluster().pools[at(stage.range.pool)].name,
+                           stage.range.devices / stage.option.id,
+                           stage.option.id,
+                           1});
   return plan;
 }
 
@@ -247,7 +247,7 @@ void search(const LayerRequest& request,
   int widest = narrowest;
   for (int p = 0; p < costs.pools(); ++p) {
     const std::vector<int> sizes = sizes_of(costs, p, request.global_batch);
-    asked.pools.push_back({costs.cluster().pools[static_cast<size_t>(p)].name,
+    asked.pools.push_back({costs.cluster().pools[at(p)].name,
                            costs.devices(p),
                            sizes.empty() ? std::vector<int>{1} : sizes,
                            costs.memory(p)});
@@ -332,7 +332,7 @@ std::vector<LayerStage> grid_stages(const TableCosts& costs, int stages, int deg
       const auto number = static_cast<int>(grid.size());
       grid.push_back({costs.layers() * number / stages,
                       costs.layers() * (number + 1) / stages,
-                      costs.cluster().pools[static_cast<size_t>(p)].name,
+                      costs.cluster().pools[at(p)].name,
                       each / degree,
                       degree,
                       1});
@@ -453,14 +453,8 @@ std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request) {
   for (int stages = 1; stages <= costs.layers(); ++stages)
     for (const int degree : degrees)
       for (const int count : counts_of(request)) {
-        LayerPlan plan{.table_hash = costs.table_hash(),
-                       .cluster_hash = costs.cluster_hash(),
-                       .global_batch = request.global_batch,
-                       .microbatches = count,
-                       .schedule = "",
-                       .stages = grid_stages(costs, stages, degree),
-                       .predicted = {},
-                       .left_out = {}};
+        LayerPlan plan = empty_plan(request, count);
+        plan.stages = grid_stages(costs, stages, degree);
         if (plan.stages.empty() || !runs(plan, costs)) continue;
         keep(best, scheduled(std::move(plan), "1f1b", costs));
       }

@@ -46,23 +46,34 @@ struct MeasuredTimes {
   bool operator==(const MeasuredTimes&) const = default;
 };
 
-// What a run takes beyond its layers, for prediction and planning alike. The defaults are those of
-// the published campaigns (benchmarks/planner/README.md).
+// A program that runs pipelines, by its source (docs/formats/layers.md). All of them send each byte
+// between stages once.
+struct KnownRuntime {
+  std::string_view name;
+  // Bytes of parameters, gradients and optimizer state for each byte of parameters: f32 and Adam.
+  double state;
+  // 0: transfers between stages overlap with their calls. Otherwise both stages stand still for so
+  // many times the transfer.
+  double blocking;
+  Bytes fixed;          // of a device that has whole layers
+  Bytes fixed_divided;  // of one of several that divide each layer
+};
+inline constexpr std::array kRuntimes{
+    KnownRuntime{"medley", 4, 0, {}, {}},
+    KnownRuntime{"megatron-deepspeed", 6, 1, {2'000'000'000}, {3'000'000'000}},
+};
+
+// What a run takes beyond its layers, for prediction and planning alike: the figures of a runtime,
+// or those that a table has from its own run.
 struct RunConstants {
-  // Bytes of parameters, gradients and optimizer state for each byte of parameters: fp32 and Adam.
-  double state = 4;
-  double saved = 1.1;  // times what the layers say
-  // Of every device: context, workspaces, communicators. Nothing: kFixedShare of its memory.
-  std::optional<Bytes> fixed;
-  // How much longer gradients take to be added up than a link at its measured bandwidth would need.
-  double all_reduce = 1;
-  // 0: transfers between stages run beside their calls, as Medley runs them. Otherwise both stages
-  // stand still for this many times what the link takes, at each end, for what each of the devices
-  // that divide a layer sends: all of it.
-  double blocking = 1;
+  double state = kRuntimes[0].state;
+  double saved = 1;            // times the bytes that layers save
+  std::optional<Bytes> fixed;  // of every device; nothing: those of the runtime
+  double all_reduce = 1;       // times the sum of gradients over links at their bandwidth
+  double blocking = kRuntimes[0].blocking;
+  size_t runtime = 0;  // in kRuntimes
   bool operator==(const RunConstants&) const = default;
 };
-constexpr double kFixedShare = 0.05;
 
 struct LayerTable {
   std::string model, source;        // for people

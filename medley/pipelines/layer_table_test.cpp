@@ -28,7 +28,7 @@ std::string message(const std::string& what, const std::string& by) {
 
 TEST(LayerTable, PrintsWhatParsesBackEqual) {
   LayerTable table = sample_table();
-  table.run = {3.5, 1.125, Bytes{5'000'000'000}, 2.5, 0.75};
+  table.run = {3.5, 1.125, Bytes{5'000'000'000}, 2.5, 0.75, 1};
   table.bytes[0].kinds["head"].tied = table.bytes[0].kinds["embedding"].tied = {7};
   EXPECT_EQ(parse_layer_table(print(table), "t.json"), table);
   EXPECT_NE(hash(table), hash(sample_table()));
@@ -47,22 +47,24 @@ TEST(LayerTable, SortsItsEntries) {
 }
 
 TEST(LayerTable, NamesThePlaceOfAMistake) {
-  EXPECT_EQ(message("\"version\": 1", "\"version\": 2"),
+  EXPECT_EQ(message("\"version\":1", "\"version\":2"),
             "t.json: version: found 2, expected 1, the only version that this Medley reads");
   EXPECT_THAT(message("\"model\"", "\"modle\""), StartsWith("t.json: "));
-  EXPECT_EQ(message("\"rows\": 1,", "\"rows\": 0,"),
+  EXPECT_EQ(message("\"rows\":1,", "\"rows\":0,"),
             "t.json: times[0].rows: found 0, expected an integer from 1 to 4294967296");
-  EXPECT_EQ(message("[1000000, 2000000, 1000000]", "[1000000, 2000000]"),
+  EXPECT_EQ(message("[1000000,2000000,1000000]", "[1000000,2000000]"),
             "t.json: times[0].ns.block: found [1000000,2000000], expected nanoseconds of forward, "
             "backward and update");
-  EXPECT_THAT(message("[1000000, 2000000, 1000000]", "[-1, 2000000, 1000000]"),
+  EXPECT_THAT(message("[1000000,2000000,1000000]", "[-1,2000000,1000000]"),
               StartsWith("t.json: times[0].ns.block[0]: found -1"));
-  EXPECT_THAT(message("\"saved\": 1, \"fixed", "\"saved\": -1, \"fixed"),
+  EXPECT_THAT(message("\"saved\":1.0", "\"saved\":-1"),
               StartsWith("t.json: run.saved: found -1, expected a number from 0"));
+  EXPECT_EQ(message("\"medley\"", "\"megatron\""),
+            "t.json: run.runtime: found \"megatron\", expected medley or megatron-deepspeed");
 }
 
 TEST(LayerTable, WantsTiedBytesToBeOneTensor) {
-  EXPECT_THAT(message("\"output\": 1000000}", "\"output\": 1000000, \"tied\": 65000000}"),
+  EXPECT_THAT(message("\"output\":1000000", "\"output\":1000000,\"tied\":65000000"),
               StartsWith("t.json: bytes[0].layers.block: found {"));
   LayerTable table = sample_table();
   table.bytes[1].kinds["head"].tied = {7};
@@ -78,17 +80,17 @@ TEST(LayerTable, WantsTiedBytesToBeOneTensor) {
 }
 
 TEST(LayerTable, WantsEveryKindOnceAndNoOther) {
-  EXPECT_THAT(message("\"embedding\", \"block\"", "\"embedding\", \"blokc\""), HasSubstr("blokc"));
-  EXPECT_THAT(message("\"layers\": [\"embedding\", ", "\"layers\": ["), HasSubstr("embedding"));
-  EXPECT_THAT(message("\"layers\": [", "\"layers\": [\"\", "),
+  EXPECT_THAT(message("\"embedding\",\"block\"", "\"embedding\",\"blokc\""), HasSubstr("blokc"));
+  EXPECT_THAT(message("\"layers\":[\"embedding\",", "\"layers\":["), HasSubstr("embedding"));
+  EXPECT_THAT(message("\"layers\":[", "\"layers\":[\"\","),
               StartsWith("t.json: layers[0]: found \"\""));
 }
 
 TEST(LayerTable, WantsEachMeasurementOnceAndItsBytes) {
-  EXPECT_EQ(message("\"tensor_parallel\": 1, \"rows\": 1", "\"tensor_parallel\": 1, \"rows\": 2"),
+  EXPECT_EQ(message("\"rows\":1,\"tensor_parallel\":1", "\"rows\":2,\"tensor_parallel\":1"),
             "t.json: times: found fast, tensor_parallel 1, rows 2 twice, expected each once");
   EXPECT_EQ(
-      message("\"tensor_parallel\": 1, \"rows\": 1", "\"tensor_parallel\": 3, \"rows\": 1"),
+      message("\"rows\":1,\"tensor_parallel\":1", "\"rows\":1,\"tensor_parallel\":3"),
       "t.json: times: found fast, tensor_parallel 3, rows 1, expected bytes of that degree as "
       "well");
 }

@@ -83,13 +83,12 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
   for (const MeasuredTimes& each : table_.times) known.insert(each.device);
   for (int pool = 0; pool < pools(); ++pool) {
     const NodePool& of = cluster_.pools[at(pool)];
-    std::vector<int>& degrees = degrees_[at(pool)];
+    std::set<int> degrees;
     for (const MeasuredTimes& each : table_.times)
-      if (each.device == of.kind.name && of.devices_per_node % each.tensor_parallel == 0 &&
-          std::ranges::find(degrees, each.tensor_parallel) == degrees.end())
-        degrees.push_back(each.tensor_parallel);
-    std::ranges::sort(degrees);
+      if (each.device == of.kind.name && of.devices_per_node % each.tensor_parallel == 0)
+        degrees.insert(each.tensor_parallel);
     for (const int degree : degrees) add_times(pool, degree);
+    degrees_[at(pool)] = {degrees.begin(), degrees.end()};
   }
   if (times_.empty()) {
     std::set<std::string> kinds;
@@ -116,6 +115,7 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
     }
     sums.parameters = running_sums(parameters);
     sums.saved = running_sums(saved);
+    sums.last_output = each.kinds.at(table_.layers.back()).output.value;
   }
   num_tied_ = running_sums(is_tied);
   for (const std::string& kind : table_.layers)
@@ -127,11 +127,10 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
       for (const bool same_node : {false, true}) {
         // Any other device of the other node, or of the same.
         const int a = first_device_[at(from)];
-        int b = first_device_[at(to)];
-        if (from == to) b += same_node ? 1 : devices_per_node(to);
-        const bool exists = from != to ? !same_node
-                                       : (same_node ? devices_per_node(to) > 1
-                                                    : devices(to) > devices_per_node(to));
+        const int next = from != to ? 0 : same_node ? 1 : devices_per_node(to);
+        const int b = first_device_[at(to)] + next;
+        const bool exists =
+            from != to ? !same_node : next < (same_node ? devices_per_node(to) : devices(to));
         int found = -1;
         try {
           if (exists) found = topology.route(a, b).network;
@@ -205,12 +204,13 @@ std::optional<StageOption> TableCosts::stage(int begin,
   stage.forward = found->forward;
   stage.backward = found->backward;
   stage.update = found->update + *reduce;
-  stage.persistent =
-      times(run.state, parameters(begin, end, mesh.tensor_parallel)) + fixed(mesh.pool);
+  stage.persistent = times(run.state, parameters(begin, end, mesh.tensor_parallel)) + fixed(mesh);
   stage.saved = times(run.saved, own * between(bytes.saved, begin, end));
-  // What was received for a call and what it sends.
+  // What was received for a call, and what it sends or the gradient with which backward begins.
   if (begin > 0) stage.transient += cut(begin - 1, own);
-  if (end < layers()) stage.transient += cut(end - 1, own);
+  stage.transient += end < layers() ? cut(end - 1, own) : Bytes{bytes.last_output * own};
+  stage.forward += gather(begin - 1, mesh, own);
+  stage.backward += gather(end - 1, mesh, own);
   stage.id = mesh.tensor_parallel;
   return stage;
 }
@@ -307,9 +307,18 @@ bool TableCosts::links_nodes(int pool) const {
   return cluster_.pools[at(pool)].count == 1 || network(pool, pool, false) != nullptr;
 }
 
-Bytes TableCosts::fixed(int pool) const {
-  const Bytes share{std::llround(kFixedShare * cluster_.pools[at(pool)].kind.memory_bytes)};
-  return table_.run.fixed.value_or(share);
+Bytes TableCosts::fixed(const LayerMesh& mesh) const {
+  const KnownRuntime& runtime = kRuntimes.at(table_.run.runtime);
+  const bool divided = mesh.tensor_parallel > 1;
+  return table_.run.fixed.value_or(divided ? runtime.fixed_divided : runtime.fixed);
+}
+
+Nanoseconds TableCosts::gather(int layer, const LayerMesh& mesh, int64_t rows) const {
+  const LinkCurve* fabric = node_link(mesh.pool, true, 1);
+  if (mesh.tensor_parallel == 1 || !fabric || layer < 0 || layer + 1 == layers()) return {};
+  // What each of a ring sends to the next.
+  return occupied(*fabric,
+                  cut(layer, rows) * int64_t{mesh.tensor_parallel - 1} / mesh.tensor_parallel);
 }
 
 int64_t TableCosts::parameters(int begin, int end, int degree) const {
@@ -333,8 +342,9 @@ Nanoseconds TableCosts::add_tied(const LayerMesh& one, const LayerMesh& other) c
   return times(table_.run.all_reduce, time);
 }
 
-Nanoseconds TableCosts::stands_still(const LinkCurve& link, Bytes bytes, int degree) const {
-  return times(table_.run.blocking, occupied(link, bytes * degree));
+Nanoseconds TableCosts::transfer(const LinkCurve& link, Bytes bytes) const {
+  const Nanoseconds time = occupied(link, bytes);
+  return table_.run.blocking > 0 ? times(table_.run.blocking, time) : time;
 }
 
 std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const LayerMesh& mesh) const {

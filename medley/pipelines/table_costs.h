@@ -7,6 +7,12 @@
 // divide its rows evenly. It lies on as few nodes as there can be, and no replica on two:
 //
 //   pool of 4-device nodes, 4 replicas of 2:    | a a b b | c c d d |
+//
+// Devices that divide a layer all have its inputs and outputs. Between stages each sends a share,
+// and the receivers gather the shares on the links of their node before the call that reads them:
+//
+//   a0 | 1 . |  ->  c0 | 1 . |  ->  | 1 2 |
+//   a1 | . 2 |  ->  c1 | . 2 |  ->  | 1 2 |
 
 #include <map>
 #include <optional>
@@ -64,11 +70,10 @@ class TableCosts {
   // Between so many devices of one pool and of another, all of whose nodes have the same part in
   // it. Nothing if no network links the pools.
   std::optional<LinkCurve> link(int from, int from_devices, int to, int to_devices) const;
-  // How long the stages on both ends of a link do nothing else (RunConstants::blocking) where a cut
-  // of so many bytes crosses it: each of the `degree` devices that divide a layer sends the whole.
-  Nanoseconds stands_still(const LinkCurve& link, Bytes bytes, int degree) const;
+  // How long a cut of so many bytes takes over a link or, if it blocks, how long both stages wait.
+  Nanoseconds transfer(const LinkCurve& link, Bytes bytes) const;
   Bytes cut(int layer, int64_t rows) const;  // what goes over the cut after a layer, one way
-  Bytes fixed(int pool) const;               // of every device, whatever it computes
+  Bytes fixed(const LayerMesh& mesh) const;  // of every device, whatever it computes
   // Why no stage can be on the pool; "" if one can.
   std::string unmeasured(int pool) const;
   bool links_nodes(int pool) const;  // of the pool; true if it has one node only
@@ -80,13 +85,15 @@ class TableCosts {
   };
   struct ByteSums {
     std::vector<int64_t> parameters, saved;
-    int64_t tied = 0;
+    int64_t tied = 0, last_output = 0;
   };
   struct Measured {
     Nanoseconds forward, backward, update;
   };
   std::optional<Measured> measured(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
   int64_t parameters(int begin, int end, int degree) const;
+  // Of what crosses the cut after a layer, by the devices of each replica; none behind the last.
+  Nanoseconds gather(int layer, const LayerMesh& mesh, int64_t rows) const;
   void add_times(int pool, int degree);
   const Network* network(int from, int to, bool same_node) const;
   const LinkCurve* node_link(int pool, bool same_node, int devices) const;

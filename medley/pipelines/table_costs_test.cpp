@@ -50,8 +50,35 @@ TEST(TableCosts, AppliesTheConstantsOfARun) {
   EXPECT_EQ(stage.persistent.value, 2 * 64'000'000 + 7);
   EXPECT_EQ(stage.saved.value, 12'000'000);
   EXPECT_EQ(stage.update.value, kMillisecond + 3 * 6'400'000);
-  table.run = {};  // a twentieth of 16 GB
-  EXPECT_EQ(TableCosts(table, sample_cluster(1, 0)).fixed(0).value, 800'000'000);
+}
+
+// By its source (docs/formats/layers.md): six copies of f32 parameters, and what a process holds
+// before its first step, more where it is one of several that divide the layers.
+TEST(TableCosts, AppliesTheFiguresOfANamedRuntime) {
+  LayerTable table = sample_table();
+  table.run =
+      parse_layer_table(R"({"format": "medley-layers", "version": 1, "model": "", "source": "",
+    "layers": ["x"], "bytes": [], "times": [], "run": {"saved": 2, "runtime": "megatron-deepspeed"}})",
+                        "t.json")
+          .run;
+  EXPECT_EQ(table.run, (RunConstants{6, 2, std::nullopt, 1, 1, 1}));
+  const TableCosts costs(table, sample_cluster(1, 0));
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 1)->persistent.value, 2'384'000'000);
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 2}, 1)->persistent.value, 3'192'000'000);
+}
+
+// 2 MB come in whole and leave whole: each of two devices receives half and, at 10 GB/s, the other
+// half from its neighbour. The first layer receives nothing, the last one no gradient.
+TEST(TableCosts, GathersWhatDividedLayersReceive) {
+  const TableCosts costs(sample_table(), sample_cluster(2, 0));
+  const auto calls = [&](int begin, int end) {
+    const StageOption stage = *costs.stage(begin, end, {0, 2, 2}, 4);
+    return std::pair{stage.forward.value, stage.backward.value};
+  };
+  const int64_t forward = 1'200'000, backward = 2 * forward, gather = 100'000;
+  EXPECT_EQ(calls(1, 2), std::pair(forward + gather, backward + gather));
+  EXPECT_EQ(calls(0, 1), std::pair(forward / 2, backward / 2 + gather));
+  EXPECT_EQ(calls(5, 6), std::pair(forward / 2 + gather, backward / 2));
 }
 
 // A row of the table between 2 and 4 rows, and between 1 and 2 those of two: they are faster.

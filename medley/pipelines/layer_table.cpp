@@ -1,3 +1,5 @@
+#include "medley/pipelines/layer_table.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 
 #include "medley/base/error.h"
 #include "medley/base/json_place.h"
-#include "medley/pipelines/layer_table.h"
+#include "medley/base/sha256.h"
 
 namespace medley {
 namespace {
@@ -37,11 +39,20 @@ std::vector<std::string> read_layers(const JsonPlace& at) {
   return layers;
 }
 
+void read_runtime(const JsonPlace& at, RunConstants& run) {
+  const auto found = std::ranges::find(kRuntimes, read_text(at), &KnownRuntime::name);
+  if (found == kRuntimes.end()) at.refuse("medley or megatron-deepspeed");
+  run.runtime = static_cast<size_t>(found - kRuntimes.begin());
+  run.state = found->state;
+  run.blocking = found->blocking;
+}
+
 RunConstants read_constants(const JsonPlace& at) {
   RunConstants run;
   read_object(
       at,
-      {{"state", false, [&](const JsonPlace& p) { run.state = read_factor(p, 1); }},
+      {{"runtime", false, [&](const JsonPlace& p) { read_runtime(p, run); }},
+       {"state", false, [&](const JsonPlace& p) { run.state = read_factor(p, 1); }},
        {"saved", false, [&](const JsonPlace& p) { run.saved = read_factor(p, 0); }},
        {"fixed_bytes", false, [&](const JsonPlace& p) { run.fixed = read_bytes(p); }},
        {"all_reduce", false, [&](const JsonPlace& p) { run.all_reduce = read_factor(p, 0); }},
@@ -80,17 +91,18 @@ LayerTimes read_layer_times(const JsonPlace& at) {
   return {{ns[0]}, {ns[1]}, {ns[2]}};
 }
 
-int read_degree(const JsonPlace& at) { return static_cast<int>(read_integer(at, 1, kMostDegree)); }
+JsonField degree_field(int& degree) {
+  return {"tensor_parallel", true, [&](const JsonPlace& p) {
+            degree = static_cast<int>(read_integer(p, 1, kMostDegree));
+          }};
+}
 
 MeasuredBytes read_measured_bytes(const JsonPlace& at, const std::set<std::string>& kinds) {
   MeasuredBytes each;
-  read_object(at,
-              {{"tensor_parallel",
-                true,
-                [&](const JsonPlace& p) { each.tensor_parallel = read_degree(p); }},
-               {"layers", true, [&](const JsonPlace& p) {
-                  each.kinds = read_kinds<LayerBytes>(p, kinds, read_layer_bytes);
-                }}});
+  read_object(at, {degree_field(each.tensor_parallel), {"layers", true, [&](const JsonPlace& p) {
+                                                          each.kinds = read_kinds<LayerBytes>(
+                                                              p, kinds, read_layer_bytes);
+                                                        }}});
   return each;
 }
 
@@ -104,9 +116,7 @@ MeasuredTimes read_measured_times(const JsonPlace& at, const std::set<std::strin
           each.device = read_text(p);
           if (each.device.empty()) p.refuse("a kind of device");
         }},
-       {"tensor_parallel",
-        true,
-        [&](const JsonPlace& p) { each.tensor_parallel = read_degree(p); }},
+       degree_field(each.tensor_parallel),
        {"rows", true, [&](const JsonPlace& p) { each.rows = read_integer(p, 1, kMostRows); }},
        {"ns", true, [&](const JsonPlace& p) {
           each.kinds = read_kinds<LayerTimes>(p, kinds, read_layer_times);
@@ -124,16 +134,16 @@ void sort_unique(LayerTable& table, std::string_view file) {
   const auto fail = [&](const std::string& what) {
     throw Error(Blame::kCaller, fmt::format("{}: {}", file, what));
   };
-  for (const MeasuredBytes& each : table.bytes) {
+  for (const auto& [degree, kinds] : table.bytes) {
     Bytes tied;
-    for (const auto& [kind, bytes] : each.kinds) {
+    for (const auto& [kind, bytes] : kinds) {
       if (tied.value > 0 && bytes.tied.value > 0 && tied != bytes.tied)
         fail(
             fmt::format("bytes: found {} and {} tied bytes at tensor_parallel {}, expected as "
                         "many in all layers: they are one tensor",
                         tied.value,
                         bytes.tied.value,
-                        each.tensor_parallel));
+                        degree));
       tied = std::max(tied, bytes.tied);
     }
   }
@@ -186,5 +196,45 @@ LayerTable parse_layer_table(std::string_view text, std::string_view file) {
   sort_unique(table, file);
   return table;
 }
+
+std::string print(const LayerTable& table) {
+  const RunConstants& run = table.run;
+  nlohmann::json json = {{"format", "medley-layers"},
+                         {"version", 1},
+                         {"model", table.model},
+                         {"source", table.source},
+                         {"layers", table.layers},
+                         {"run",
+                          {{"runtime", kRuntimes.at(run.runtime).name},
+                           {"state", run.state},
+                           {"saved", run.saved},
+                           {"all_reduce", run.all_reduce},
+                           {"blocking", run.blocking}}},
+                         {"bytes", nlohmann::json::array()},
+                         {"times", nlohmann::json::array()}};
+  if (run.fixed) json["run"]["fixed_bytes"] = run.fixed->value;
+  for (const MeasuredBytes& each : table.bytes) {
+    nlohmann::json kinds;
+    for (const auto& [name, of] : each.kinds) {
+      kinds[name] = {{"parameters", of.parameters.value},
+                     {"saved", of.saved.value},
+                     {"output", of.output.value}};
+      if (of.tied.value > 0) kinds[name]["tied"] = of.tied.value;
+    }
+    json["bytes"].push_back({{"tensor_parallel", each.tensor_parallel}, {"layers", kinds}});
+  }
+  for (const MeasuredTimes& each : table.times) {
+    nlohmann::json kinds;
+    for (const auto& [name, of] : each.kinds)
+      kinds[name] = {of.forward.value, of.backward.value, of.update.value};
+    json["times"].push_back({{"device", each.device},
+                             {"tensor_parallel", each.tensor_parallel},
+                             {"rows", each.rows},
+                             {"ns", kinds}});
+  }
+  return json.dump() + "\n";
+}
+
+std::string hash(const LayerTable& table) { return sha256_hex(print(table)); }
 
 }  // namespace medley
