@@ -46,15 +46,19 @@ void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, La
 }
 
 // The search prices cuts by classes of widths, and a step by the period that it has once it is
-// full; the timer knows that stages go on with forwards while a pipeline fills, and so may like
-// others.
+// full. The timer knows that stages resume forwards while a pipeline fills: with unlike kinds, many
+// micro-batches and transfers that overlap it likes a chain that the search does not keep.
 TEST(LayerPlanner, IsAsGoodAsAllChainsOneByOne) {
-  for (const auto& [fast, slow, batch, blocking] : {std::tuple{1, 1, 32, 0},
-                                                    {1, 0, 4, 0},
-                                                    {0, 1, 16, 0},
-                                                    {1, 1, 32, 1},
-                                                    {1, 0, 4, 1},
-                                                    {0, 1, 16, 1}}) {
+  struct Case {
+    int fast, slow, batch, blocking;
+    double most;  // of the best step
+  };
+  for (const auto& [fast, slow, batch, blocking, most] : {Case{1, 1, 32, 0, 1.05},
+                                                          {1, 0, 4, 0, 1},
+                                                          {0, 1, 16, 0, 1},
+                                                          {1, 1, 32, 1, 1},
+                                                          {1, 0, 4, 1, 1},
+                                                          {0, 1, 16, 1, 1}}) {
     LayerTable table = sample_table();
     table.run.blocking = blocking;
     const TableCosts costs(table, sample_cluster(fast, slow));
@@ -69,7 +73,7 @@ TEST(LayerPlanner, IsAsGoodAsAllChainsOneByOne) {
     verify(found(outcome).plan, costs);
     EXPECT_EQ(found(outcome).plan.predicted, found(outcome).report.step);
     EXPECT_GE(found(outcome).report.step, best.predicted);
-    EXPECT_LE(found(outcome).report.step / best.predicted, 1.05)
+    EXPECT_LE(found(outcome).report.step / best.predicted, most)
         << print(found(outcome).plan) << print(best);
   }
 }
