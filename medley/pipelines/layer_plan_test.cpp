@@ -85,8 +85,8 @@ TEST(LayerPlan, SimulatesWhatCanBeAddedUpByHand) {
   const LayerStepTimes report = time_step(two_stages(), costs);
   EXPECT_EQ(report.boundaries[0].forward.value, kMs);
   EXPECT_EQ(report.stages[0].costs.forward.value, 2'500'000);
-  EXPECT_EQ(report.stages[0].used.value, 4 * 192'000'000 + 2 * 24'000'000 + 1'000'000);
-  EXPECT_EQ(report.stages[1].used.value, 4 * 192'000'000 + 24'000'000 + 2'000'000);
+  EXPECT_EQ(report.stages[0].used.value, 4 * 192'000'000 + 2 * 24'000'000 + 4'000'000);
+  EXPECT_EQ(report.stages[1].used.value, 4 * 192'000'000 + 24'000'000 + 5'000'000);
   EXPECT_EQ(report.step.value, 41'500'000 + 3 * kMs);  // with three updates
 }
 

@@ -52,11 +52,8 @@ struct KnownRuntime {
   std::string_view name;
   // Bytes of parameters, gradients and optimizer state for each byte of parameters: f32 and Adam.
   double state;
-  // 0: transfers between stages overlap with their calls. Otherwise both stages stand still for so
-  // many times the transfer.
-  double blocking;
-  Bytes fixed;          // of a device that has whole layers
-  Bytes fixed_divided;  // of one of several that divide each layer
+  double blocking;  // so many times a transfer both stages stand still; 0: it overlaps with calls
+  Bytes fixed, fixed_divided;  // beside workspaces, where devices have whole layers or divide them
 };
 inline constexpr std::array kRuntimes{
     KnownRuntime{"medley", 4, 0, {}, {}},

@@ -206,9 +206,10 @@ std::optional<StageOption> TableCosts::stage(int begin,
   stage.update = found->update + *reduce;
   stage.persistent = times(run.state, parameters(begin, end, mesh.tensor_parallel)) + fixed(mesh);
   stage.saved = times(run.saved, own * between(bytes.saved, begin, end));
-  // What was received for a call, and what it sends or the gradient with which backward begins.
-  if (begin > 0) stage.transient += cut(begin - 1, own);
-  stage.transient += end < layers() ? cut(end - 1, own) : Bytes{bytes.last_output * own};
+  // Each way over each cut a message in use and one on its way; the gradient of the last output.
+  if (begin > 0) stage.transient += cut(begin - 1, own) * int64_t{4};
+  stage.transient +=
+      end < layers() ? cut(end - 1, own) * int64_t{4} : Bytes{bytes.last_output * own};
   stage.forward += gather(begin - 1, mesh, own);
   stage.backward += gather(end - 1, mesh, own);
   stage.id = mesh.tensor_parallel;
@@ -309,8 +310,9 @@ bool TableCosts::links_nodes(int pool) const {
 
 Bytes TableCosts::fixed(const LayerMesh& mesh) const {
   const KnownRuntime& runtime = kRuntimes.at(table_.run.runtime);
-  const bool divided = mesh.tensor_parallel > 1;
-  return table_.run.fixed.value_or(divided ? runtime.fixed_divided : runtime.fixed);
+  const Bytes own = mesh.tensor_parallel > 1 ? runtime.fixed_divided : runtime.fixed;
+  const double kernels = cluster_.pools[at(mesh.pool)].kind.workspace_bytes;
+  return table_.run.fixed.value_or(own + Bytes{static_cast<int64_t>(kernels)});
 }
 
 Nanoseconds TableCosts::gather(int layer, const LayerMesh& mesh, int64_t rows) const {

@@ -20,7 +20,7 @@ TEST(TableCosts, AddsUpLayers) {
   EXPECT_EQ(stage.update.value, 3 * kMillisecond + 19'200'000);
   EXPECT_EQ(stage.persistent.value, 4 * 192'000'000);
   EXPECT_EQ(stage.saved.value, 2 * 24'000'000);
-  EXPECT_EQ(stage.transient.value, 2'000'000);  // what it sends
+  EXPECT_EQ(stage.transient.value, 4 * 2'000'000);  // sent and received, two of each
   EXPECT_EQ(stage.id, 1);
 }
 

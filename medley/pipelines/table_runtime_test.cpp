@@ -10,6 +10,7 @@
 #include "medley/pipelines/layer_plan.h"
 #include "medley/plan/plan.h"
 #include "medley/program/lower.h"
+#include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
 #include "medley/sim/stage_times.h"
 
@@ -87,11 +88,15 @@ TEST(MedleyRuntime, IsTheDefaultOfATable) {
       plan.global_batch = kRows * kMicrobatches;
       plan.microbatches = kMicrobatches;
       plan.stages = {{0, 1, "a", 2 / degree, degree, 2}, {1, 2, "a", 2 / degree, degree, 1}};
-      const Nanoseconds predicted = time_step(plan, TableCosts(table, cluster)).step;
+      const TableCosts table_costs(table, cluster);
       // A call of a table sends at its end, the program as soon as the value is there.
-      const double ratio = predicted / simulate(program, costs).step;
+      const double ratio = time_step(plan, table_costs).step / simulate(program, costs).step;
       EXPECT_GE(ratio, 1) << divided << " " << bus << " " << lan;
       EXPECT_LE(ratio, 1.04) << divided << " " << bus << " " << lan;
+      // Two messages each way; divided layers store them gathered.
+      const MemoryParts parts = memory_use(program.stages[0], 0).at_peak;
+      EXPECT_EQ(table_costs.stage(0, 1, {0, 2 / degree, degree}, kRows)->transient.value,
+                parts[static_cast<size_t>(MemoryPart::kCommunication)] * degree);
     }
 }
 
