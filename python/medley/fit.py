@@ -73,7 +73,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     if steps is not None and trainer.steps >= steps and trainer.is_first:
         say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")
     recovery = trainer._recovery  # steps behind those of this loop are the script's own
-    before = None if recovery is None else recovery.catch_up(recovery.fits.begin(steps))
+    before = None if recovery is None else recovery.catch_up(recovery.acts.begin_fit(steps))
     begun = trainer.steps
     begun_at = time.monotonic()
     told = Told(trainer, order, settings, steps)
@@ -110,7 +110,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
             told.step(metrics)
             evaluate_and_save()
         if recovery is not None:
-            recovery.fits.end(trainer.steps)
+            recovery.acts.end_fit(trainer.steps)
         if order.has_ended and trainer.is_first:
             say(f"the loader has no more batches: training ends after {trainer.steps} steps")
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:

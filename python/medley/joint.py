@@ -24,6 +24,7 @@ from medley.model_files import write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import ends, exchange, job
+from medley.run.journal import Kind
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.shared_state import SharedState, Value, shared_values
@@ -272,7 +273,7 @@ class JointTrainer:
 
     def _once(self, make: Callable[[], Made]) -> Made:
         """Does once in a run what all processes do at the same place: see Trainer._once()."""
-        return make() if self._recovery is None else self._recovery.saves.make(make)
+        return make() if self._recovery is None else self._recovery.acts.once(Kind.SAVE, make)
 
     def _fill(self, objective: str, run: Any) -> None:
         """Gives an evaluation the values that only other objectives train."""
@@ -360,7 +361,7 @@ class JointTrainer:
             self._state.begin()
             return [found.path, found.step, found.global_batch, found.data, counts]
 
-        told = read() if self._recovery is None else self._recovery.loads.make(read)
+        told = read() if self._recovery is None else self._recovery.acts.once(Kind.LOAD, read)
         if told is None:
             return None
         path, step, rows, data, counts = told

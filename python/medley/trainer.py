@@ -34,6 +34,7 @@ from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
+from medley.run.journal import Kind
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
@@ -402,7 +403,7 @@ class Trainer(WholeTensors, Records):
 
     def _once(self, make: Callable[[], Made]) -> Made:
         """The same once in a run: who takes the place of a lost process is told what it gave."""
-        return make() if self._recovery is None else self._recovery.saves.make(make)
+        return make() if self._recovery is None else self._recovery.acts.once(Kind.SAVE, make)
 
     # --- checkpoints ---
 
@@ -505,7 +506,7 @@ class Trainer(WholeTensors, Records):
                 self._run.seed = manifest.seed
             return [found.path, found.step, found.global_batch, found.data]
 
-        told = read() if self._recovery is None else self._recovery.loads.make(read)
+        told = read() if self._recovery is None else self._recovery.acts.once(Kind.LOAD, read)
         if told is None:
             return None
         path, step, rows, data = told

@@ -18,7 +18,7 @@ from survivor import end
 from torch import Tensor, nn
 
 import medley
-from medley.run import once
+from medley.run import journal
 
 STEPS, ROWS = 5, 6
 
@@ -48,7 +48,8 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     own = os.environ["MEDLEY_DEVICE"]
     is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
-    once.MOST_BYTES = fault.get("most", once.MOST_BYTES)
+    if "most" in fault:
+        journal.MOST_BYTES[journal.Kind.PREDICTION] = fault["most"]
     model, batches = made()
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 class Course:
@@ -38,13 +38,12 @@ class Course:
 
     def begin(self, counts: Sequence[int]) -> None:
         """So many steps of each objective were made, in any order."""
-        self.take(each for each, count in enumerate(counts) for _ in range(count))
+        self.extend([each for each, count in enumerate(counts) for _ in range(count)])
 
-    def told(self, steps: int) -> list[int]:
-        """Returns what others take()."""
+    def export(self, steps: int) -> list[int]:
+        """Returns what others take with extend()."""
         return self._of[:steps].tolist()
 
-    def take(self, told: Iterable[int]) -> None:
-        """The steps so far are these."""
-        self._of = array("H", told)
-        self._counted, self._counts = 0, [0] * self._number
+    def extend(self, told: Sequence[int]) -> None:
+        """The first steps are these; those behind them that are known stay."""
+        self._of.extend(told[len(self._of) :])

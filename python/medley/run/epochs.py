@@ -1,18 +1,16 @@
 """What the processes of an elastic run and whoever has started them tell each other in the store.
 
 Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plans` by
-objective;
-`run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
-`run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/L/S/K` what the K-th evaluation after
-S steps of the life L gave, for who has no device in the plan, `run/N/evaluated` what all before
-have given; `run/N/saves/L/S/K`, `run/N/saves` the same of what is saved, `loads` of what is loaded;
-`run/N/end` "finished" or "failed", whatever is there first;
-`run/N/reads/S/DEVICE` how much of what all read after S steps it has read;
-`run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
-and writes it; `run/lives/DEVICE` counts while its process lives;
-`run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
-checkpoints that this run has completed, or begun with; `run/loading` the one that all read, or have
-read last; `run/leaves/DEVICE` it has got notice.
+objective; `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`,
+`run/N/finished/DEVICE`; `run/N/evaluates` "yes" while all evaluate; `run/N/KIND/L/S/K` what the
+K-th record of a kind after S steps of the life L gave (`journal.py`), for who has no device in the
+plan; `run/N/journal` all that was made before the epoch, for who lacks some of it; `run/N/end`
+"finished" or "failed", whatever is there first; `run/N/reads/S/DEVICE` how much of what all read
+after S steps it has read; `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as
+the core's watchdog reads and writes it; `run/lives/DEVICE` counts while its process lives;
+`run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the checkpoints that
+this run has completed, or begun with; `run/loading` the one that all read, or have read last;
+`run/leaves/DEVICE` it has got notice.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from medley.metrics import Outputs
 from medley.run import elastic, exchange
 from medley.run.elastic import Member
 from medley.run.epochs import EVALUATES
+from medley.run.journal import Kind
 from medley.run.notice import Notice
-from medley.run.once import Once
 
 if TYPE_CHECKING:
     from medley.run.recovery import Recovery
@@ -57,19 +57,12 @@ class Evaluations:
         self._recovery = recovery
         self._member = member
         self._notice = notice
-        self.acts = Once(recovery, member, "evaluated")
-        self._predictions = Once(recovery, member, "predicted")
         self._is_in_one = False
-
-    @property
-    def all_acts(self) -> tuple[Once, Once]:
-        """The acts that a run makes once."""
-        return self.acts, self._predictions
 
     @property
     def last(self) -> tuple[int, Values] | None:
         """After how many steps the last one was made, and what was found."""
-        return self.acts.last
+        return self._recovery.journal.last(Kind.EVALUATION)
 
     def evaluate(self, trainer: Trainer, batches: Iterable[Any]) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches."""
@@ -82,7 +75,7 @@ class Evaluations:
     def once(self, make: Callable[[], Values]) -> Values:
         """Returns what `make` finds, in all processes of the plan together, or has found before
         this process has come."""
-        return self._once(self.acts, "evaluate", make)
+        return self._once(Kind.EVALUATION, "evaluate", make)
 
     def predict(self, trainer: Trainer, batch: Any) -> dict[str, Any]:
         """Returns what the model gives for one batch."""
@@ -95,12 +88,12 @@ class Evaluations:
                     trainer._run, batch, trainer.steps, trainer._together
                 )
 
-        return Outputs(self._once(self._predictions, "predict", make), trainer._rows)
+        return Outputs(self._once(Kind.PREDICTION, "predict", make), trainer._rows)
 
-    def _once(self, acts: Once, what: str, make: Callable[[], Found]) -> Found:
+    def _once(self, kind: Kind, what: str, make: Callable[[], Found]) -> Found:
         if self._is_in_one:  # which begins again as a whole
             return make()
-        found: Found | None = acts.make(lambda: self._flagged(make))
+        found: Found | None = self._recovery.acts.once(kind, lambda: self._flagged(make))
         if found is None:
             raise ValueError(
                 f"{what}: found a script that is after step {self._recovery.asked}, before the "

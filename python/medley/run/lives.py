@@ -58,17 +58,19 @@ class Lives:
             self.last.seen = [Given(math.nan, math.nan, {})] * sum(counts)
         return is_new
 
-    def told(self, steps: int) -> list[Any]:
-        """Returns what others take(), of the last life so many steps."""
+    def export(self, steps: int) -> list[Any]:
+        """Returns what others load, of the last life so many steps."""
         ends = [len(life.seen) for life in self._all[:-1]] + [steps]
         return [
-            [life.course.told(end), life.seen[:end]]
+            [life.course.export(end), life.seen[:end]]
             for life, end in zip(self._all, ends, strict=True)
         ]
 
-    def take(self, told: Sequence[Any]) -> None:
-        """The lives so far are these."""
-        self._all = [Life(self._number) for _ in told]
+    def load(self, told: Sequence[Any]) -> None:
+        """Takes the lives of another process. The order of steps that the script has asked for, and
+        the run has not made, stays."""
+        new = [Life(self._number) for _ in told[len(self._all) :]]
+        self._all = [*self._all[: len(told)], *new]
         for life, (course, seen) in zip(self._all, told, strict=True):
-            life.course.take(course)
+            life.course.extend(course)
             life.seen = [Given(*each) for each in seen]

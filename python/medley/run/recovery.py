@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley import _core, checkpoint
+from medley.checkpoint import Saving
+from medley.cursor import Cursor
 from medley.data.inputs import StepBatch
 from medley.metrics import Given, Metrics, told_by
-from medley.run import elastic, ends, epochs, exchange, job, unfinished
+from medley.run import elastic, ends, epochs, exchange, job
+from medley.run.acts import Acts
 from medley.run.ahead import PlansAhead
-from medley.run.batches import Batches
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
-from medley.run.fits import Fits
-from medley.run.lives import Lives
+from medley.run.journal import Journal, Kind
+from medley.run.lives import Life
 from medley.run.notice import Notice
 from medley.run.objectives import Moved, Objectives, Whole
-from medley.run.once import Once, share
-from medley.run.reads import Reads
 from medley.run.second_homes import SecondHomes, Version
 from medley.run.sources import Source, Sources
 from medley.run.tempo import Tempo
@@ -56,15 +56,14 @@ class Recovery:
         self._whole = whole
         self._member = elastic.member(this)
         self._all = Objectives(whole, self._member, this)
-        self._lives = Lives(number)
+        self.journal = Journal(number)
+        self._lives = self.journal.lives
         self._state = -1  # the epoch whose plan says what this process has; -1: nothing
         self._begun = -1  # the last step that the run has begun, or has been brought to
         self._back = 0  # the epoch in which this process last went back to copies or a checkpoint
-        self._batches = Batches()
         self._notice = Notice()
-        self.evaluations = Evaluations(self, self._member, self._notice)
-        self.saves = Once(self, self._member, "saves")
-        self.loads = Once(self, self._member, "loads")
+        self.acts = Acts(self, self._member, self.journal)
+        self.evaluations: Evaluations = Evaluations(self, self._member, self._notice)
         every = job.second_homes_every() if number == 1 else None
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self.asked = 0  # steps that the script has asked for
@@ -79,9 +78,6 @@ class Recovery:
         self.spares = 0
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
-        self._reads = Reads(self._member)
-        self.fits = Fits()
-        self._written = unfinished.NOTHING  # the checkpoint to be written again
 
     # --- what a trainer does ---
 
@@ -109,9 +105,8 @@ class Recovery:
         self._done, self._begun = steps, steps - 1
         has_saved = path != "" and steps > 0
         self._safe_step = steps if has_saved else sys.maxsize
-        self._batches.forget()
-        self._reads.forget()
-        self._written = unfinished.NOTHING
+        for kind in (Kind.BATCH, Kind.READ, Kind.WRITING):
+            self.journal.forget(kind)
         for each in (self._second, self._whole._saver):
             if each is not None:
                 each.forget()
@@ -121,7 +116,7 @@ class Recovery:
     def go_on_after(self, read: Callable[[], list[int]]) -> list[int]:
         """Takes what no checkpoint has, once in a run; `read` does, and returns after how many
         steps of each objective training goes on."""
-        counts: list[int] = self.loads.make(read)
+        counts: list[int] = self.acts.once(Kind.LOAD, read)
         self.begin_at(counts, "")
         return counts
 
@@ -179,7 +174,9 @@ class Recovery:
             )
         self.asked += 1
         if not self._lives.is_past:
-            self._batches.keep(step, batch, self._oldest_needed(step))
+            life = self._lives.newest
+            self.journal.forget(Kind.BATCH, (life, self._oldest_needed(step)))
+            self.journal.record(Kind.BATCH, (life, step), 0, batch)
         if step < len(here.seen):
             told = self._told(step)
             self._set_steps(self.asked)
@@ -197,7 +194,7 @@ class Recovery:
                 "at Trainer.steps, behind Trainer.catch_up()"
             )
         made = self.call(make, "read")
-        self._reads.note(self.asked, make, self._oldest_needed(self.asked))
+        self.acts.note_read(make, self._oldest_needed(self.asked))
         return made
 
     def call(self, make: Callable[[], Made], what: str = "") -> Made:
@@ -219,14 +216,14 @@ class Recovery:
     def _make_missing(self, what: str) -> None:
         self._save_again()
         while self._done < self.asked:
-            self._reads.repeat(self._done, False)
+            self.acts.repeat(self._done, False)
             self._notice.check(self._member)
             self._make_copies()
             self._make_step()
             self._save_again()
         self._set_steps(self.asked)
         if what != "step":
-            self._reads.repeat(self._done, what == "read")
+            self.acts.repeat(self._done, what == "read")
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
@@ -244,17 +241,18 @@ class Recovery:
 
     def _save_again(self) -> None:
         """Writes the checkpoint again that was being written when a process was lost."""
-        before = self._all.trainers, [trainer.steps for trainer in self._all.trainers]
-
-        def save(*arguments: Any) -> None:
-            self._set_steps(self._done)  # which the script may not have come to
-            try:
-                self._whole._save(*arguments)
-            finally:
-                for trainer, steps in zip(*before, strict=True):
-                    trainer.steps = steps
-
-        self._written = unfinished.save_again(save, self._written, self._done)
+        if (written := self.journal.take_writing(self._done)) is None:
+            return
+        folder, _, saving, data = written
+        trainers = self._all.trainers
+        before = [trainer.steps for trainer in trainers]
+        self._set_steps(self._done)  # which the script may not have come to
+        try:
+            place = None if data is None else Cursor(*data)
+            self._whole._save(folder, Saving(*saving), False, place)
+        finally:
+            for trainer, steps in zip(trainers, before, strict=True):
+                trainer.steps = steps
 
     def _oldest_needed(self, step: int) -> int:
         """The first step that may have to be made again when `step` is the next one."""
@@ -310,7 +308,9 @@ class Recovery:
             # A process that is lost while all agree on a length is lost before the step begins. A
             # batch that the script cannot read ends the run: it could not be read again.
             with elastic.of_script():
-                batch: StepBatch = trainer._tensors(self._batches[step])
+                batch: StepBatch = trainer._tensors(
+                    self.journal.find(Kind.BATCH, (self._lives.newest, step))
+                )
             if not trainer._program.groups:  # nobody would end what it is in
                 member.check()
             self._begun = step
@@ -360,14 +360,15 @@ class Recovery:
         self._metrics = metrics
         self._done += 1
 
-    def _told(self, step: int) -> Metrics:
-        """Returns the metrics of a step that was made without this process."""
-        here = self._lives.here
-        number = here.course[step]
+    def _told(self, step: int, life: Life | None = None) -> Metrics:
+        """Returns the metrics of a step that was made without this process; `life`: that of the
+        script, if none is given."""
+        life = life or self._lives.here
+        number = life.course[step]
         trainer = self._all.trainers[number]
-        before, trainer.steps = trainer.steps, here.course.counts(step)[number]
+        before, trainer.steps = trainer.steps, life.course.counts(step)[number]
         try:
-            return trainer._metrics(here.seen[step], None)
+            return trainer._metrics(life.seen[step], None)
         finally:
             trainer.steps = before
 
@@ -459,12 +460,9 @@ class Recovery:
                 owners = {}
             else:
                 moved = self._all.fetch(source, runs, members)
-            self._batches.require(range(step + 1, self.asked), source.what)
+            self.journal.require(range(step + 1, self.asked), source.what)
             self._all.load_constants(runs)
-            seeds = self._share_history(agreement, step, seeds)
-            written = unfinished.own(self._whole._saver, self._written)
-            once = [*self.evaluations.all_acts, self.saves, self.loads]
-            self._written = unfinished.of_all(share(once, written))  # when all have been restored
+            seeds = self._share_history(agreement, step, seeds)  # when all have been restored
         if len(members) > len(used) and member.name in used:
             exchange.use(group.first(len(used)))  # the spares take no part in the rest
         times.note("restore")
@@ -476,7 +474,7 @@ class Recovery:
         if step < agreement.step:
             self._go_back(step, epoch)
         self._state, self._begun = epoch, step
-        self._reads.begin(self._members, self.asked + 1)
+        self.acts.begin(self._members, self.asked + 1)
         self._all.forget({epoch, *(each.epoch for each in self._versions())})
         self._plan_ahead()
         for tempo in self._tempos:
@@ -571,27 +569,15 @@ class Recovery:
         self._done = agreement.step + 1
 
     def _share_history(self, agreement: Agreement, step: int, seeds: list[int]) -> list[int]:
-        """Tells those who have come of the steps before, and who has no run the seeds, which are
-        returned."""
-        member = self._member
-        new = [name for name, state in agreement.states.items() if state < 0]
-        if agreement.eldest == member.name and new:
-            history = {"lives": self._lives.told(step + 1), "seeds": seeds, "asked": self.asked}
-            history["fits"] = self.fits.told()
-            member.store.set(member.key("history"), json.dumps(history))
-        if member.name in new:
-            history = json.loads(member.wait("history"))
-            self._lives.take(history["lives"])
-            self._done = step + 1
-            self.fits.hear(history["fits"])
-            self._reads.begin((), int(history["asked"]) + 1)
-            return [int(seed) for seed in history["seeds"]]
-        if self.spares and step >= 0:  # who had no device may not know the last step
-            if len(self._lives.last.seen) > step:
-                member.store.set(member.key("last"), json.dumps(self._lives.last.seen[step]))
-            else:
-                given = Given(*json.loads(member.wait("last")))
-                self._done = step
-                self._set_steps(step)
-                self._take(self._trainer_of(step)._metrics(given, None))
-        return seeds
+        """Gives all what others have made, and who has no run the seeds, which are returned."""
+        saver = self._whole._saver
+        if saver is not None and (written := saver.beside()) is not None:
+            self.journal.set_writing(written[1], written)
+        is_new = agreement.states[self._member.name] < 0
+        told = self.acts.share(is_new, step + 1, self.asked, seeds)
+        if told is None:
+            return seeds
+        self._done = step + 1
+        if step >= 0:  # who had no device may not know the last step
+            self._metrics = self._told(step, self._lives.last)
+        return [int(seed) for seed in told] if is_new else seeds

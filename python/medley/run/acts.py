@@ -1,0 +1,121 @@
+"""What all processes of an elastic run make together, whoever is lost meanwhile.
+
+What somebody has made is over for all: the others are told what it gave when the next epoch begins,
+and a process that comes later gets it when its script comes there. Parameters that all read nobody
+can be told, so all read them again with a process that has not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from medley.run import exchange, told
+from medley.run.elastic import Member
+from medley.run.journal import SCRIPT, Journal, Kind, Step
+
+if TYPE_CHECKING:
+    from medley.run.recovery import Recovery
+
+
+class Acts:
+    """Of one process, recorded in its journal."""
+
+    def __init__(self, run: Recovery, member: Member, journal: Journal) -> None:
+        self._run, self._member, self._journal = run, member, journal
+        self._members: Sequence[str] = ()
+        self._until = self._repeated = -1  # steps
+        self._fit = -1  # the number of the call of `fit`
+
+    def once(self, kind: Kind, act: Callable[[], Any]) -> Any:
+        """Returns what `act` gives, in all processes of the plan together, or has given before this
+        process has come; None of what was before the run began from a checkpoint. It can be written
+        as JSON."""
+        place = self._run.place
+        number = self._journal.ask(kind, place)
+        if not self._journal.has(kind, place, number):
+            if self._run.is_behind:
+                return None
+            self._run.call(lambda: self._make(kind, place, number, act))
+        return self._journal.find(kind, place, number)
+
+    def _make(self, kind: Kind, place: Step, number: int, act: Callable[[], Any]) -> None:
+        if self._journal.has(kind, place, number):  # another has, as this epoch has told
+            return
+        key = f"{kind.key}/{place[0]}/{place[1]}/{number}"
+        this = self._run.job_now
+        if this is None:  # no device of the plan
+            given = told.parse(self._member.wait(key))
+        else:
+            given = act()
+            if this.rank == 0 and self._run.spares:
+                self._member.store.set(self._member.key(key), told.to_text(given))
+        self._journal.record(kind, place, number, given)
+
+    def begin_fit(self, steps: int | None) -> int | None:
+        """The script calls `fit` once more, which ends after so many steps, if that is known;
+        returns after how many it has ended elsewhere."""
+        self._fit = self._journal.ask(Kind.FIT, SCRIPT)
+        ended: int | None = self._journal.find(Kind.FIT, SCRIPT, self._fit)
+        return steps if ended is None else ended
+
+    def end_fit(self, steps: int) -> None:
+        """The call ends after so many."""
+        self._journal.record(Kind.FIT, SCRIPT, self._fit, steps)
+
+    # --- what is made again ---
+
+    def note_read(self, make: Callable[[], Any], oldest: int) -> None:
+        """All have read. No step before the `oldest` is made again."""
+        life, steps = place = self._run.place
+        self._journal.forget(Kind.READ, (life, oldest))
+        number = len(self._journal.at(Kind.READ, place))
+        self._journal.record(Kind.READ, place, number, (self._member.epoch, make))
+
+    def begin(self, members: Sequence[str], until: int) -> None:
+        """An epoch begins; the scripts of all have asked for so many steps at most."""
+        self._members, self._until, self._repeated = members, max(self._until, until), -1
+
+    def repeat(self, steps: int, comes: bool) -> None:
+        """Reads again what was read after so many steps and another process has not. All call it
+        when they go on from there; `comes`: this one to a read."""
+        if steps > self._until or steps == self._repeated:
+            return
+        self._repeated = steps
+        member, place = self._member, (self._journal.lives.newest, steps)
+        read = self._journal.at(Kind.READ, place)
+        made = [make for epoch, make in read if epoch < member.epoch]
+        count = len(made) if made or comes else sys.maxsize  # who passes by
+        member.store.set(member.key(f"reads/{steps}/{member.name}"), str(count))
+        if not made:
+            return
+        counts = [int(member.wait(f"reads/{steps}/{name}")) for name in self._members]
+        for make in made[min(counts) :]:
+            make()
+
+    # --- other processes ---
+
+    def share(self, is_new: bool, steps: int, asked: int, more: Any) -> Any:
+        """Lets all load the journal of the process that has made most, unless they have made as
+        much, and agree on the save that begins again. Returns what that process tells `more`, in
+        those that load; None in others. All members of an epoch that begins after so many steps
+        call it together. `is_new`: this process has no state; `asked`: steps of its script."""
+        member, journal = self._member, self._journal
+        own = [-1, 0, 0]
+        if not is_new:
+            own = [journal.count(), min(len(journal.lives.last.seen), steps), asked]
+        every = exchange.values([own, journal.writing])
+        progress = [each[:2] for each, _ in every]
+        most = max(progress)
+        loaded = None
+        if own[:2] < most:
+            records, loaded = told.parse(member.wait("journal"))
+            journal.load(records)
+        elif member.name == member.members[progress.index(most)] and min(progress) < most:
+            text = told.to_text([journal.export(steps), more])
+            member.store.set(member.key("journal"), text)
+        writing = next((each for _, each in every if each is not None), None)
+        journal.set_writing(-1 if writing is None else writing[1], writing)
+        self._until = max(self._until, *(each[2] + 1 for each, _ in every))
+        return loaded
