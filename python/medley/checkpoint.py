@@ -27,7 +27,7 @@ import medley
 from medley import _core, _runtime
 from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
-from medley.run import ends, epochs, exchange
+from medley.run import elastic, ends, epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
@@ -252,9 +252,7 @@ class Saver:
         """Whether a lost process may have saved before this one."""
         if self._job is None or not self._job.elastic:
             return False
-        from medley.run import elastic
-
-        return elastic.member(self._job).epoch > 0
+        return elastic.member().epoch > 0
 
     def _check_others(self) -> None:
         if self._job is not None:

@@ -80,7 +80,7 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
     at any moment, and a step that can be taken back."""
     if job.backend() == "nccl":
         raise ValueError("environment: MEDLEY_BACKEND: found nccl, expected gloo in an elastic run")
-    member = elastic.member(this)
+    member = elastic.member()
     assert member.group is not None
     group, epoch = member.group, member.epoch
 

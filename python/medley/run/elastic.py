@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from medley import _runtime
-from medley.run import ends, exchange, job
+from medley.run import ends, job
 from medley.run.epochs import PREFIX, Agreement, fail_epoch, finish_epoch, has_finished
 from medley.run.groups import EpochGroup
 from medley.run.watch import Watch
@@ -54,9 +54,12 @@ def of_script() -> Iterator[None]:
 class Member:
     """This process in one epoch after another."""
 
-    def __init__(self, this: job.Job) -> None:
-        self.name = job.device_name()
-        self.store: ends.Store = exchange.store()
+    def __init__(
+        self, store: ends.Store, use: Callable[[EpochGroup], None], seconds: float
+    ) -> None:
+        """`use`: from now on all exchange through this group, for so many seconds at most."""
+        self.name, self.store = job.device_name(), store
+        self._use, self._seconds = use, seconds
         self._watch = Watch()
         self.epoch = -1
         self.is_new = job.joins_later()
@@ -147,11 +150,11 @@ class Member:
                 members.index(self.name),
                 len(members),
                 job.interface(),
-                exchange.TIMEOUT_SECONDS,
+                self._seconds,
             )
         except RuntimeError as error:  # Gloo's own
             raise EpochError(str(error).partition("\n")[0]) from None
-        exchange.use(self.group)
+        self._use(self.group)
         return self.group
 
     def finish_with(self, members: Sequence[str]) -> None:
@@ -176,13 +179,16 @@ class Member:
 _member: list[Member] = []
 
 
-def member(this: job.Job) -> Member:
-    """Returns this process, which has begun the first epoch, or waits for one to take it in."""
-    if not _member:
-        _member.append(Member(this))
-        if not _member[0].is_new:
-            agreement = _member[0].next_agreement()
-            _member[0].connect(agreement.members)
+def begin(store: ends.Store, use: Callable[[EpochGroup], None], seconds: float) -> None:
+    """This process begins the first epoch, or waits for one to take it in."""
+    _member.append(Member(store, use, seconds))
+    if not _member[0].is_new:
+        agreement = _member[0].next_agreement()
+        _member[0].connect(agreement.members)
+
+
+def member() -> Member:
+    """Returns this process, which has joined the run."""
     return _member[0]
 
 

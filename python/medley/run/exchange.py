@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from medley import _runtime
-from medley.run import connections, ends, meeting, threads
+from medley.run import connections, elastic, ends, meeting, threads
 from medley.run.groups import Members, Reordered, World
 from medley.run.job import (
     Job,
@@ -63,9 +63,7 @@ def _join(job: Job) -> None:
     introduce()
     _begin_pulse(job.rank)
     if job.elastic:
-        from medley.run import elastic
-
-        elastic.member(job)
+        elastic.begin(store, use, TIMEOUT_SECONDS)
 
 
 def _begin_pulse(rank: int) -> None:
@@ -236,9 +234,7 @@ def check() -> None:
     if (failure := ends.first_failure(store())) is not None:
         raise ends.OthersError(failure["cause"])
     if (this := current()) is not None and this.elastic:
-        from medley.run import elastic
-
-        elastic.member(this).check()
+        elastic.member().check()
 
 
 def store() -> Any:

@@ -54,7 +54,7 @@ class Recovery:
             raise ValueError("elastic: found a second trainer in a process, expected one")
         _alive.append(self)
         self._whole = whole
-        self._member = elastic.member(this)
+        self._member = elastic.member()
         self._all = Objectives(whole, self._member, this)
         self.journal = Journal(number)
         self._lives = self.journal.lives
