@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import json
 import re
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from medley import _core, _runtime, carried, whole_tensors
 from medley.ambient import in_eval_mode
@@ -24,10 +25,10 @@ from medley.model_files import tensors_of
 from medley.optimizer import AdamW
 from medley.plan import Plan
 from medley.run import devices, elastic, exchange
-from medley.run.job import Job
 from medley.sizes import Sizes
 
-Together = Callable[[str], contextlib.AbstractContextManager[None]]
+if TYPE_CHECKING:
+    from medley.engine import Engine
 
 
 @dataclasses.dataclass
@@ -76,91 +77,77 @@ class Evaluation:
     """Runs the forward phase for a trainer's run. Has no parameters of its own: between calls it
     has none, and in one those of the run."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        graph: Graph,
-        plan: Plan,
-        machines: Cluster,
-        job: Job | None,
-        inputs: Inputs,
-    ) -> None:
-        """`inputs`: of training."""
-        self._model = model
-        self._graph = graph
-        self._plan = plan
-        self._machines = machines
-        self._job = job
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Engine = weakref.proxy(engine)  # which has this one
         self._captured = b""  # what all have of it
         # By how many times the rows of the plan it takes at most.
         self._begun: dict[int, _Begun] = {}
-        self._given = inputs
         self.lacking: list[tuple[str, str]] = []  # (kind, name) of what the training graph lacks
         self.bring: Callable[[], None] = lambda: None  # gives the trainer's run what it lacks
         self.fill: Callable[[Any], None] = lambda run: None  # gives a run what it lacks, if known
 
-    def means(
-        self, run: Any, batches: Iterable[Any], step: int, together: Together
-    ) -> dict[str, float]:
-        """Returns the means of loss and metrics over the rows of all batches, at the parameters
-        that `run` has. Raises ValueError if there are none."""
+    def means(self, batches: Iterable[Any]) -> dict[str, float]:
+        """Returns the means of loss and metrics over the rows of all batches, at the parameters of
+        now. Raises ValueError if there are none."""
         sums = Sums()
         try:
             for batch in batches:
-                with together("evaluate()"):
-                    self.add(sums, run, batch, step)
+                with self._engine.together("evaluate()"):
+                    self.add(sums, batch)
         finally:
             self.drop_values()
         return sums.means()
 
-    def add(self, sums: Sums, run: Any, batch: Any, step: int) -> Given:
+    def add(self, sums: Sums, batch: Any) -> Given:
         """Evaluates one batch, whose rows and means are added; returns what it gives. One of more
         rows than the plan has is divided into more micro-batches."""
         with self._reading():
             times = self._times(batch)
         if times not in self._begun:
-            self._begun[times] = self._begin(run, batch, times)
+            self._begun[times] = self._begin(batch, times)
         begun = self._begun[times]
         if not begun.has_values:
-            if self._graph.carry and any(each.has_values for each in self._begun.values()):
+            if self._engine.graph.carry and any(each.has_values for each in self._begun.values()):
                 raise ValueError(
                     "evaluate: found batches of other sizes, expected the same number of rows in "
                     "all, since rows carry values from batch to batch"
                 )
             self.bring()
-            begun.run.share_values(run)
+            begun.run.share_values(self._engine.run)
             for name, value in begun.carried.items():
                 begun.run.load("buffer", name, value)
             self.fill(begun.run)
             begun.has_values = True
-        own = self._job is not None and not self._is_elastic
+        own = self._engine.job is not None and not self._engine.is_elastic
         with self._reading():
-            most = times * self._plan.global_batch
+            most = times * self._engine.plan.global_batch
             read: StepBatch = begun.inputs.read(batch, most, begun.sizes, own)
-        result = begun.run.step(read.tensors, [], step, begun.sizes.number(read))
-        found = Given.of(result, self._graph.rows)
+        result = begun.run.step(read.tensors, [], self._engine.steps, begun.sizes.number(read))
+        found = Given.of(result, self._engine.graph.rows)
         sums.add(read.size.rows, {"loss": found.loss, **scalars_of(found.outputs)})
         return found
 
-    def outputs(self, run: Any, batch: Any, step: int, together: Together) -> dict[str, Any]:
+    def outputs(self, batch: Any) -> dict[str, Any]:
         """Returns what the model gives for one batch, by name."""
         try:
-            with together("predict()"):
-                found = self.add(Sums(), run, batch, step)
+            with self._engine.together("predict()"):
+                found = self.add(Sums(), batch)
         finally:
             self.drop_values()
         return {"loss": found.loss, **found.outputs}
 
     def _times(self, batch: Any) -> int:
         """Returns the least power of two times the plan's rows that a batch fits in."""
-        rows = self._given.rows(batch)
-        return 1 << (max(1, -(-rows // self._plan.global_batch)) - 1).bit_length()
+        rows = self._engine.inputs.rows(batch)
+        return 1 << (max(1, -(-rows // self._engine.plan.global_batch)) - 1).bit_length()
 
     def told(self, batch: Any) -> str:
         """Returns what has to be the same in all processes, of a batch of which each has all rows
         or reads its own."""
         with self._reading():
-            return self._given.told(batch, self._times(batch) * self._plan.global_batch)
+            return self._engine.inputs.told(
+                batch, self._times(batch) * self._engine.plan.global_batch
+            )
 
     def drop_values(self) -> None:
         """Lets go of the parameters."""
@@ -169,9 +156,8 @@ class Evaluation:
                 begun.run.drop_values()
                 begun.has_values = False
 
-    def move(self, plan: Plan, job: Job | None) -> None:
-        """From now on it is for another plan, under which a run is made when it is needed."""
-        self._plan, self._job = plan, job
+    def move(self) -> None:
+        """Under the next plan a run is made when it is needed."""
         self._begun = {}
 
     def abort(self, cause: str) -> None:
@@ -184,39 +170,47 @@ class Evaluation:
         for begun in self._begun.values():
             begun.run.finish()
 
-    @property
-    def _is_elastic(self) -> bool:
-        return self._job is not None and self._job.elastic
-
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         """Around what is the script's own."""
-        return elastic.of_script() if self._is_elastic else contextlib.nullcontext()
+        return elastic.of_script() if self._engine.is_elastic else contextlib.nullcontext()
 
-    def _begin(self, run: Any, batch: Any, times: int) -> _Begun:
+    def _begin(self, batch: Any, times: int) -> _Begun:
         """Makes the run for so many times the rows of the plan, with the first batch as an
         example."""
-        if self._is_elastic:
+        if self._engine.is_elastic:
             self._captured = exchange.from_any(self._captured)
-        with self._reading(), in_eval_mode(self._model):
+        with self._reading(), in_eval_mode(self._engine.model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-            example = carried.with_zeros(self._given.longest(example), self._graph, self._given)
-            forward, self._captured = capture_forward(
-                self._model, example, self._graph, self._captured
+            example = carried.with_zeros(
+                self._engine.inputs.longest(example), self._engine.graph, self._engine.inputs
             )
-        plan, program = lowered(self._plan, self._graph.core, forward.core, self._machines, times)
-        made = _runtime.Run(program, self._machines, self._options(plan, program, run.seed))
-        if self._is_elastic:
+            forward, self._captured = capture_forward(
+                self._engine.model, example, self._engine.graph, self._captured
+            )
+        plan, program = lowered(
+            self._engine.plan, self._engine.graph.core, forward.core, self._engine.machines, times
+        )
+        made = _runtime.Run(
+            program, self._engine.machines, self._options(plan, program, self._engine.run.seed)
+        )
+        if self._engine.is_elastic:
             exchange.check()  # whoever ends all waits may have come before the run
-        rows = times * self._plan.global_batch
-        types = carried.held_types(whole_tensors.types_of(forward.core), self._graph.carry, rows)
-        known = set(run.values)
+        rows = times * self._engine.plan.global_batch
+        types = carried.held_types(
+            whole_tensors.types_of(forward.core), self._engine.graph.carry, rows
+        )
+        known = set(self._engine.run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
         self.lacking = [each for each in lacking if each in set(made.values)]
         whole_tensors.start(
-            made, self._job, lacking, forward.constants, lambda: tensors_of(self._model)
+            made,
+            self._engine.job,
+            lacking,
+            forward.constants,
+            lambda: tensors_of(self._engine.model),
         )
-        rank = None if self._job is None else self._job.rank
-        inputs = self._given.of(types)
+        rank = None if self._engine.job is None else self._engine.job.rank
+        inputs = self._engine.inputs.of(types)
         size = inputs.planned(rows)
         at_length = functools.partial(self._at_length, plan.core, forward, program)
         sizes = Sizes(made, program, size, rank, at_length)
@@ -224,9 +218,9 @@ class Evaluation:
 
     def _options(self, plan: Plan, program: _core.Program, seed: int) -> dict[str, Any]:
         """Returns those of the run."""
-        options = devices.options(plan, program, self._machines, self._job)
+        options = devices.options(plan, program, self._engine.machines, self._engine.job)
         options |= {"emulation": {}, "seed": seed}  # it takes no time of the emulated devices
-        if self._is_elastic:
+        if self._engine.is_elastic:
             # In an epoch the run that trains watches over the others, and this one is part of it.
             del options["membership"]
             options["keep_undo"] = False
@@ -240,11 +234,11 @@ class Evaluation:
     def _at_length(
         self, plan: _core.Plan, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
-        with in_eval_mode(self._model):
-            example = carried.with_zeros(example, self._graph, self._given)
-            forward, _ = capture_forward(self._model, example, self._graph)
+        with in_eval_mode(self._engine.model):
+            example = carried.with_zeros(example, self._engine.graph, self._engine.inputs)
+            forward, _ = capture_forward(self._engine.model, example, self._engine.graph)
         rule = AdamW().core(forward.core)
-        return program.alike(planned.core, forward.core, plan, self._machines, rule)
+        return program.alike(planned.core, forward.core, plan, self._engine.machines, rule)
 
 
 def is_batch(data: Any, names: Collection[str]) -> bool:

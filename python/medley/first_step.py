@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from medley import carried
 from medley.capture.batch import map_named
 from medley.cluster import Cluster
-from medley.data.inputs import Inputs
 from medley.data.loader import UnreadBatch
+from medley.engine import Engine
 from medley.graph import Graph, compare, rows_of
 from medley.methods import training
 from medley.optimizer import SGD
@@ -30,22 +30,14 @@ class FirstStep:
     """The check of a trainer: of the graph where capture could not check it, of the micro-batches
     where each of them is a batch of its own, which is for a plan to say."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        graph: Graph,
-        plan: Plan,
-        machines: Cluster,
-        inputs: Inputs,
-        trainer: type[Trainer],
-    ) -> None:
+    def __init__(self, engine: Engine, trainer: type[Trainer]) -> None:
         """`trainer`: makes the step of two micro-batches."""
         self._trainer = trainer
-        self._model, self._graph = model, graph
-        self._machines, self._inputs = machines, inputs
-        self._rows = plan.global_batch
-        self._by_itself = plan.loss_over == _BY_ITSELF["loss_over"]
-        self._is_left = bool(graph.unchecked) or self._by_itself
+        self._model, self._graph = engine.model, engine.graph
+        self._machines, self._inputs = engine.machines, engine.inputs
+        self._rows = engine.plan.global_batch
+        self._by_itself = engine.plan.loss_over == _BY_ITSELF["loss_over"]
+        self._is_left = bool(engine.graph.unchecked) or self._by_itself
 
     def check(self, batch: Any, is_first: bool) -> None:
         """Checks once, in the process that speaks for all. Raises CaptureError naming the first
@@ -113,7 +105,7 @@ def _trained(
         }
     )
     trainer = make(model, graph, plan, SGD(lr=0.0), local=True, cluster=machines)
-    trainer._first_step.leave_out()
+    trainer.first_step.leave_out()
     loss = torch.tensor(trainer.step(batch).loss)
     found = {f"gradient:{name}": each for name, each in trainer.gradients().items()}
     found |= {f"buffer:{name}": each for name, each in trainer.buffers().items()}

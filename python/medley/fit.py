@@ -72,8 +72,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         _go_on(trainer, order, settings, steps)
     if steps is not None and trainer.steps >= steps and trainer.is_first:
         say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")
-    recovery = trainer._recovery  # steps behind those of this loop are the script's own
-    before = None if recovery is None else recovery.catch_up(recovery.acts.begin_fit(steps))
+    before = trainer.session.begin_fit(steps)
     begun = trainer.steps
     begun_at = time.monotonic()
     told = Told(trainer, order, settings, steps)
@@ -109,8 +108,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
                 )
             told.step(metrics)
             evaluate_and_save()
-        if recovery is not None:
-            recovery.acts.end_fit(trainer.steps)
+        trainer.session.end_fit()
         if order.has_ended and trainer.is_first:
             say(f"the loader has no more batches: training ends after {trainer.steps} steps")
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
@@ -123,9 +121,9 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
                 settings.at_end(fitted)
         except OSError as error:  # a full disk: the checkpoint is what is left
             if not isinstance(error, ends.OthersError):
-                _complete(trainer)
+                trainer.session.complete()
             raise
-        _complete(trainer)
+        trainer.session.complete()
     return fitted
 
 
@@ -211,10 +209,7 @@ class Told:
         self._has_begun = False
         bars = [each.every for each in self._callbacks if isinstance(each, Progress)]
         self._every = min(bars, default=0)
-        self._evaluations = None if trainer._recovery is None else trainer._recovery.evaluations
-        # After how many steps all have evaluated last, maybe before this process has come.
-        last = None if self._evaluations is None else self._evaluations.last
-        self.evaluated_at, self.evaluated = last or (-1, {})
+        self.evaluated_at, self.evaluated = trainer.session.last_evaluation() or (-1, {})
 
     def __enter__(self) -> Told:
         if self._trainer.is_first and not job.joins_later():
@@ -263,7 +258,7 @@ class Told:
         """Evaluates in all processes."""
         data = self._settings.evaluate
         if callable(data):
-            line = found = data() if self._evaluations is None else self._evaluations.once(data)
+            line = found = self._trainer.session.evaluated(data)
         else:
             found = self._trainer.evaluate(data)
             line = {f"eval_{name}": value for name, value in found.items()}
@@ -372,13 +367,6 @@ def _go_on(trainer: Trainer, order: Order, settings: Settings, steps: int | None
             "found a DataLoader with shuffle=True, whose order nobody knows: rows of this epoch "
             "may come twice, or not at all; medley.Loader(plan, dataset, shuffle=True) goes on"
         )
-
-
-def _complete(trainer: Trainer) -> None:
-    """Completes the checkpoint that is being written, in all processes; of an elastic run its end
-    does."""
-    if trainer._saver is not None and not trainer.is_elastic:
-        trainer._saver.wait()
 
 
 def _save(

@@ -15,7 +15,7 @@ from medley import _core, _runtime
 from medley.whole_tensors import CONSTANT
 
 if TYPE_CHECKING:
-    from medley.trainer import Trainer
+    from medley.engine import Engine
 
 Value = tuple[str, str]  # kind and name
 Owners = dict[Value, str]  # objectives
@@ -23,26 +23,26 @@ MASTER = "master:"  # before the name of a parameter: its copy in full precision
 
 
 class SharedState:
-    """`trainers`: those of one model, by the names of their objectives. A trainer without a run has
+    """`engines`: those of one model, by the names of their objectives. An engine without a run has
     no values."""
 
     def __init__(
-        self, trainers: Mapping[str, Trainer], peers: _runtime.MovePeers | None = None
+        self, engines: Mapping[str, Engine], peers: _runtime.MovePeers | None = None
     ) -> None:
         """`peers`: the processes of a job."""
-        self._trainers = trainers
+        self._engines = engines
         self._changes = 0  # of owners, the same number in all processes that have come as far
         self.enter(peers, {})
 
     def enter(self, peers: _runtime.MovePeers | None, owners: Owners) -> None:
-        """The trainers have new runs. Values are where their owners are, or in all runs that have
+        """The engines have new runs. Values are where their owners are, or in all runs that have
         them."""
-        trainers = self._trainers
+        engines = self._engines
         self._peers = peers
         self._moves: dict[tuple[str, str], _core.Moves] = {}  # by the objectives from and to
-        self._values = {name: shared_values(each._run) for name, each in trainers.items()}
+        self._values = {name: shared_values(each.run) for name, each in engines.items()}
         self._check_kinds()
-        self._changed = {name: self._changes_of(name) for name in trainers}
+        self._changed = {name: self._changes_of(name) for name in engines}
         self._take(owners)
 
     def begin(self) -> None:
@@ -58,7 +58,7 @@ class SharedState:
                 lacking.setdefault(self._current[value][0], []).append(value)
         for giver, values in lacking.items():
             moves = self._moves_of(giver, name).only(values)
-            runs = (self._trainers[giver]._run, self._trainers[name]._run)
+            runs = (self._engines[giver].run, self._engines[name].run)
             _runtime.share_state(moves, *runs, self._peers)
             for value in values:
                 self._current[value].append(name)
@@ -71,7 +71,7 @@ class SharedState:
         for value in self._changed[name]:
             for other in self._current[value]:
                 if other != name:
-                    self._trainers[other]._run.drop(*value)
+                    self._engines[other].run.drop(*value)
             changed = changed or self._current[value][0] != name
             self._current[value] = [name]
         self._changes += changed
@@ -86,7 +86,7 @@ class SharedState:
 
     def written(self, name: str) -> list[Value]:
         """Returns what an objective writes to a checkpoint: its own state, and what it gives."""
-        own = [(kind, each) for kind, each in self._trainers[name]._run.values if kind == "state"]
+        own = [(kind, each) for kind, each in self._engines[name].run.values if kind == "state"]
         return self.owned(name) + [value for value in own if value not in self._values[name]]
 
     # --- other processes ---
@@ -111,7 +111,7 @@ class SharedState:
         for name, values in self._values.items():
             for value in values:
                 if self._current.setdefault(value, [name]) != [name]:
-                    self._trainers[name]._run.drop(*value)
+                    self._engines[name].run.drop(*value)
 
     def _check_kinds(self) -> None:
         """Raises ValueError for a weight that one objective changes in forward and another reads as
@@ -130,7 +130,7 @@ class SharedState:
 
     def _changes_of(self, name: str) -> list[Value]:
         """Returns the values that a step of an objective changes."""
-        outputs = self._trainers[name]._graph.core.outputs
+        outputs = self._engines[name].graph.core.outputs
         found = [(kind, each) for kind, each, *_ in outputs if kind == "buffer"]
         for parameter in (each for kind, each, *_ in outputs if kind == "gradient"):
             found += [("parameter", parameter), ("state", MASTER + parameter)]
@@ -138,7 +138,7 @@ class SharedState:
 
     def _moves_of(self, giver: str, taker: str) -> _core.Moves:
         if (giver, taker) not in self._moves:
-            before, after = self._trainers[giver]._program, self._trainers[taker]._program
+            before, after = self._engines[giver].program, self._engines[taker].program
             self._moves[giver, taker] = _core.Moves([(before, before.devices, None)], after)
         return self._moves[giver, taker]
 

@@ -5,80 +5,73 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from medley import _core, _runtime
-from medley.cluster import Cluster
 from medley.drift import Drift
 from medley.files import write_atomically
 from medley.metrics import rows_by_kind
 
 if TYPE_CHECKING:
-    from medley.run.job import Job
-    from medley.run.recovery import Recovery
+    from medley.engine import Engine
+    from medley.run.sessions import Session
 
 
 class Records:
     """The part of a trainer that tells of its run."""
 
-    _run: Any
-    _saver: Any
-    _program: _core.Program
-    _machines: Cluster
-    _job: Job | None
-    _drift: _runtime.Drift | None
-    _recovery: Recovery | None
+    engine: Engine
+    session: Session
 
     @property
     def ranks(self) -> tuple[int, int] | None:
         """The number of this process among those that train now, and how many these are; None if
         the plan of now does not use it."""
-        if self._run is None:
-            return None
-        return (0, 1) if self._job is None else (self._job.rank, self._job.size)
+        return self.engine.ranks
 
     @property
     def is_alone(self) -> bool:
         """Whether all devices are threads of this process."""
-        return self._job is None and self._recovery is None
+        return self.engine.job is None and not self.is_elastic
 
     @property
     def is_elastic(self) -> bool:
         """Whether it goes on when processes are lost."""
-        return self._recovery is not None
+        return self.session.is_elastic
 
     @property
     def is_first(self) -> bool:
         """Whether this process speaks for all."""
-        return self.ranks is not None and self.ranks[0] == 0
+        return self.engine.is_first
 
     def shares_of_kinds(self) -> dict[str, float]:
         """Returns by kind of device its part of the rows; each stage of a pipeline has them all."""
-        return rows_by_kind(self._program, self._machines)
+        return rows_by_kind(self.engine.program, self.engine.machines)
 
     def memory(self) -> dict[str, dict[str, Any]]:
         """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is, and
         what may be held beside it while a checkpoint is written (`saving`)."""
-        saving = self._saver.deal.held_bytes
-        uses = zip(self._run.device_names, self._run.memory(), saving, strict=True)
+        saving = self.session.whole.saver.deal.held_bytes
+        uses = zip(self.engine.run.device_names, self.engine.run.memory(), saving, strict=True)
         return {name: use | {"saving": held} for name, use, held in uses}
 
     def peak_bytes(self) -> dict[str, int]:
         """Returns the most bytes that each emulated device of this process has had so far."""
-        names = self._run.device_names
-        own = range(len(names)) if self._job is None else [self._job.rank]
-        return dict(zip((names[i] for i in own), self._run.peak_bytes(), strict=False))
+        names = self.engine.run.device_names
+        own = range(len(names)) if self.engine.job is None else [self.engine.job.rank]
+        return dict(zip((names[i] for i in own), self.engine.run.peak_bytes(), strict=False))
 
     def drift(self) -> list[Drift]:
         """Returns how far the ops of this process's devices are from the profile, so far."""
-        return [] if self._drift is None else [Drift(*row) for row in self._drift.rows()]
+        return (
+            [] if self.engine.drift is None else [Drift(*row) for row in self.engine.drift.rows()]
+        )
 
     def program_text(self) -> str:
         """Returns the lowered program, the same on every device."""
-        return self._program.text()
+        return self.engine.program.text()
 
     def trace_json(self) -> str:
         """Returns what the devices of this process did in the last step, for Perfetto
         (https://ui.perfetto.dev), in times of the steady clock. Needs `trace=True`."""
-        return str(self._run.trace_json())
+        return str(self.engine.run.trace_json())
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace_json() to a file."""

@@ -185,7 +185,7 @@ def train_plan(
     losses = []
     for step in range(steps):
         losses.append(trainer.step(batch).loss)
-        odd = trainer._run.disagreements()
+        odd = trainer.engine.run.disagreements()
         assert not odd, f"after step {step} devices have different bits of {odd}"
     return Curve(losses, trainer.gradients(), trainer.parameters())
 

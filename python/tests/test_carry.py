@@ -207,7 +207,7 @@ def test_fit_begins_every_epoch_anew() -> None:
         assert found.loss == pytest.approx(losses[-1], rel=NEAR)
 
 
-def test_objectives_carry_their_own() -> None:
+def test_objectives_carry_their_own(tmp_path: Path) -> None:
     with exactness.double_precision():
         model, graph = reader()
         plan = medley.Plan(test_outputs.plans(graph)[0])
@@ -222,6 +222,7 @@ def test_objectives_carry_their_own() -> None:
         for i, piece in enumerate(pieces(1, 3)):
             if i == 2:
                 trainer.reset_carried("a")
+                trainer.save(tmp_path)
                 eager.carried = zeros()
             with torch.no_grad():
                 want = eager.model(**piece, **zeros())["logits"]
@@ -231,3 +232,6 @@ def test_objectives_carry_their_own() -> None:
             loss = eager.step(piece)["loss"].item()
             assert trainer.step("a", piece).loss == pytest.approx(loss, rel=NEAR)
         assert not trainer.buffers()
+        again = medley.JointTrainer(model, {"a": objective}, local=True, cluster=cluster)
+        again.load(tmp_path)
+        assert again.step("a", piece).loss == pytest.approx(loss, rel=NEAR)

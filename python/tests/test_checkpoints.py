@@ -81,7 +81,7 @@ def test_a_save_that_has_no_room_for_copies_is_written_at_once(
     monkeypatch.setattr(checkpoint, "available_memory", lambda: 1000.0)
     trainer.save(tmp_path, wait=False)
     assert "is written while training waits" in capsys.readouterr().err
-    assert not trainer._saver._save.writers
+    assert not trainer.session.whole.saver._save.writers
     trainer.finish()
     assert _core.find_checkpoints(str(tmp_path))[0][2]
 
@@ -107,7 +107,7 @@ def test_any_plan_reads_what_any_other_wrote(name: str, tmp_path: Path) -> None:
             other = _trainer(model, graph, second, seed=9)
             assert other.load(here / "first").step == 2
             assert other.steps == 2
-            assert not other._run.disagreements()
+            assert not other.engine.run.disagreements()
             found = _state(other, here / "second")
             # Buffers that no op of a stage reads are in some plans only.
             for key in found.keys() ^ want.keys():
@@ -155,9 +155,9 @@ def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -
     for step in range(4):
         want = _state(trainer, tmp_path / f"alone {step}")
         trainer.save(tmp_path / str(step), wait=False, spread=3600.0)  # until it is waited for
-        room.append(trainer._saver._save.writers[0].bytes)
+        room.append(trainer.session.whole.saver._save.writers[0].bytes)
         trainer.step(batch)
-        trainer._saver.wait()
+        trainer.session.whole.saver.wait()
         assert _read(tmp_path / str(step)) == want
     assert room[1] < room[0]
     trainer.finish()

@@ -128,7 +128,7 @@ def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
         losses = []
         for _ in range(STEPS):
             losses.append(trainer.step(batch).loss)
-            assert not trainer._run.disagreements()
+            assert not trainer.engine.run.disagreements()
         found += distance(losses, f32) ** 2
         assert trainer.loss_scale == 65536
     print(f"{kind}: {math.sqrt(found / 4):.2e}, bf16 itself {math.sqrt(limit / 4):.2e}")
@@ -161,8 +161,8 @@ def overflowing(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def snapshot(trainer: medley.Trainer) -> dict[tuple[str, str, int], torch.Tensor]:
     """Returns what every device has, but for the loss scale."""
     return {
-        (kind, name, i): trainer._run.shard(kind, name, i).clone()
-        for kind, name in trainer._run.values
+        (kind, name, i): trainer.engine.run.shard(kind, name, i).clone()
+        for kind, name in trainer.engine.run.values
         if kind != "gradient" and name != "loss_scale"
         for i in range(len(DEVICES))
     }

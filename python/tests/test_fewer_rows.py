@@ -85,7 +85,7 @@ def check_batches(
         losses = []
         for each in batches:
             losses.append(trainer.step(each).loss)
-            assert not trainer._run.disagreements()
+            assert not trainer.engine.run.disagreements()
         got = exactness.Curve(losses, trainer.gradients(), trainer.parameters())
         print(f"{name}: {exactness.compare(got, want, model=name):.1e}")
     return trainer

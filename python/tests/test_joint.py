@@ -213,7 +213,7 @@ def test_objectives_of_equal_plans_have_one_copy_of_shared_values() -> None:
     with exactness.double_precision():
         trainer = trainer_of("two heads", ["rows", "rows"])
         run("two heads", trainer, range(3))
-        one, two = (each._run for each in trainer._trainers.values())
+        one, two = (each.run for each in trainer.engines.values())
         weight = ("parameter", "encoder.0.weight")
         assert one.shard(*weight, 0) is None and two.shard(*weight, 0) is not None
         before = two.shard(*weight, 0).data_ptr()

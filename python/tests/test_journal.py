@@ -35,7 +35,7 @@ def with_steps(count: int, asked: int = 0, number: int = 1) -> Journal:
     """Returns a journal of so many steps, of objectives in turn, of more that are asked for."""
     journal = Journal(number)
     for step in range(count + asked):
-        assert journal.lives.last.course.ask(step, step % number)
+        assert journal.lives.last.ask(step, step % number)
     journal.lives.last.seen = [Given(float(step), 1.0, {}) for step in range(count)]
     return journal
 
@@ -142,7 +142,7 @@ def test_a_loaded_journal_replaces_what_was_loaded_before() -> None:
 def test_who_begins_anew_keeps_the_order_of_the_steps_that_its_script_has_asked_for() -> None:
     behind = with_steps(5, asked=1, number=2)
     passed(with_steps(3, number=2), 3, behind)
-    assert [behind.lives.last.course[step] for step in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert [behind.lives.last.objective(step) for step in range(6)] == [0, 1, 0, 1, 0, 1]
     assert len(behind.lives.last.seen) == 3
 
 

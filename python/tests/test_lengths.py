@@ -79,7 +79,7 @@ def test_lengths_are_padded_up_to_buckets() -> None:
         trainer = check_batches(
             "gpt", model, graph, [plan], batches, medley.Lengths(buckets=[8, longest])
         )
-        assert trainer._sizes is not None and len(trainer._sizes._numbers) == 2
+        assert trainer.engine._sizes is not None and len(trainer.engine._sizes._numbers) == 2
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_devices_that_compute_in_three_types_take_other_sizes() -> None:
             want = eager(trainer, model, part).item()
         assert trainer.evaluate(part)["loss"] == pytest.approx(want, rel=1e-2)
         assert trainer.step(part).loss == pytest.approx(want, rel=1e-2)
-        assert not trainer._run.disagreements()
+        assert not trainer.engine.run.disagreements()
     assert trainer.loss_scale == 65536
 
 
@@ -229,4 +229,4 @@ def test_two_hundred_steps_of_random_lengths_on_three_unlike_devices() -> None:
         trainer = check_batches(
             "gpt", model, graph, [plan.text], batches, medley.Lengths(buckets=[64, 128, 256, 512])
         )
-        assert trainer._sizes is not None and len(trainer._sizes._numbers) <= 6
+        assert trainer.engine._sizes is not None and len(trainer.engine._sizes._numbers) <= 6

@@ -169,7 +169,7 @@ def test_eight_bits_take_a_quarter_of_the_memory() -> None:
             local=True,
             cluster=exactness.cluster(),
         )
-        run = trainer._run
+        run = trainer.engine.run
         kept[optimizer.kind] = sum(
             run.shard(kind, name, i).nbytes
             for kind, name in run.values

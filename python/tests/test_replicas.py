@@ -22,7 +22,7 @@ STEPS = 3
 
 def copies(trainer: medley.Trainer, name: str) -> list[list[torch.Tensor]]:
     """Returns by stage what every device has of a parameter that is whole on all that hold it."""
-    run: Any = trainer._run
+    run: Any = trainer.engine.run
     found, device = [], 0
     for shape in trainer.plan.mesh_shapes:
         devices = range(device, device + math.prod(shape))
@@ -39,7 +39,7 @@ def check(model: Any, batch: Any, graph: medley.Graph, text: str) -> int:
     trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=1e-2, max_norm=1.0), local=True)
     for _ in range(STEPS):
         trainer.step(batch)
-    held: Any = trainer._run
+    held: Any = trainer.engine.run
     more = 0
     for name, _ in model.named_parameters():
         if ("parameter", name) not in held.values or held.is_cut("parameter", name):

@@ -96,7 +96,7 @@ def test_owners_keep_the_state_of_their_share(shares: list[float]) -> None:
         trainer = medley.Trainer(
             model, graph, medley.Plan(plan), local=True, cluster=exactness.cluster(6)
         )
-        held = [elements_of_states(trainer._run, device) for device in range(6)]
+        held = [elements_of_states(trainer.engine.run, device) for device in range(6)]
         of_all = 2 * sum(parameter.numel() for parameter in want.parameters.values())
         first, second = sum(held[:3]), sum(held[3:])
         if shares[0] == 0:

@@ -413,7 +413,7 @@ def test_wrong_batches_are_named_and_do_no_harm(change: Any, sentence: str) -> N
 
 def test_arguments_of_other_kinds_are_refused_in_words() -> None:
     trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
-    model, graph, cluster = small_gpt(), trainer._graph, trainer.plan.cluster
+    model, graph, cluster = small_gpt(), trainer.engine.graph, trainer.plan.cluster
     others: list[tuple[dict[str, Any], str]] = [
         ({"global_batch": "8"}, "global_batch: found '8', expected a whole number"),
         ({"global_batch": 8.0}, "global_batch: found 8.0, expected a whole number"),

@@ -68,8 +68,8 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
     case = CASES[name]
     batches = made(case)[1]
     trainer = trainer_of(folder, name)
-    for each in trainer._trainers.values():
-        each._first_step.leave_out()  # capture has checked the graph
+    for each in trainer._parts.values():
+        each.first_step.leave_out()  # capture has checked the graph
     if fault.get("resumes"):
         trainer.resume(folder / "saved")
     if fault.get("catches_up"):
@@ -92,7 +92,7 @@ def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
             trainer.parameters()
         print(f"step {step} loss {losses[-1]!r}", flush=True)
     state = trainer.parameters() | trainer.buffers()
-    devices = next(iter(trainer._trainers.values())).plan.devices
+    devices = next(iter(trainer.engines.values())).plan.devices
     trainer.finish()
     if own == devices[0]:
         seen = {"first": first, "losses": losses, "evaluated": found, "state": state}

@@ -27,14 +27,14 @@ from survivor import ROWS, batch_of, end, kill_in, make, optimizer
 
 import medley
 from medley import _runtime
-from medley.run.recovery import Recovery
+from medley.run.elastic_session import ElasticSession
 
 STEPS, FITTED = 6, 3
 # A place in a load -> what makes it, and whether a process is killed behind that or before.
 LOADING: dict[str, tuple[Any, str, bool]] = {
     "matched": (_runtime, "match_state", True),  # and nobody has read anything
     "read": (_runtime, "load_state", True),  # what others may still be reading
-    "loaded": (Recovery, "begin_at", False),  # as all have
+    "loaded": (ElasticSession, "begin_at", False),  # as all have
 }
 BUSY_SECONDS = 3.0
 

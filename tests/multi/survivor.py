@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 import medley
 from medley import _runtime, checkpoint, models, torch_state, whole_tensors
+from medley.run import elastic
 from medley.run.ahead import key_of
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
@@ -81,7 +82,7 @@ def optimizer(**fields: Any) -> medley.AdamW:
 
 def is_there(trainer: medley.Trainer) -> bool:
     """Returns whether the plan for all but this process has been found."""
-    member = trainer._recovery._member
+    member = elastic.member()
     left = [name for name in trainer.plan.devices if name != member.name]
     return member.store.get(member.key(key_of(left))) is not None
 
@@ -94,12 +95,14 @@ def batch_of(example: dict[str, Tensor], step: int) -> dict[str, Tensor]:
 
 def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
     """Returns all that outlives a step, whole. All processes call it."""
-    for kind, name in trainer._run.values:
+    for kind, name in trainer.engine.run.values:
         if kind == "state":
-            trainer._types[kind, name] = (torch.float64, "")
+            trainer.engine.types[kind, name] = (torch.float64, "")
     return {
-        (kind, name): whole_tensors.read_one(trainer._run, trainer._job, trainer._types, kind, name)
-        for kind, name in trainer._run.values
+        (kind, name): whole_tensors.read_one(
+            trainer.engine.run, trainer.engine.job, trainer.engine.types, kind, name
+        )
+        for kind, name in trainer.engine.run.values
         if kind in STATE and not name.startswith("constant:")
     }
 
@@ -236,8 +239,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     if (folder / "start.pt").exists():
         start = torch.load(folder / "start.pt")
         for (kind, name), value in start["state"].items():
-            if (kind, name) in trainer._run.values:  # a loss scale is not, without f16
-                trainer._run.load(kind, name, value)
+            if (kind, name) in trainer.engine.run.values:  # a loss scale is not, without f16
+                trainer.engine.run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
     if "torch" in fault:
         trainer.load_model(folder / "torch")
@@ -247,7 +250,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     for step in range(trainer.steps, steps):
         trouble.step = step
         if slowness is not None:
-            slowness.begin(step, trainer._recovery._member.epoch)
+            slowness.begin(step, elastic.member().epoch)
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         is_between = not {"call", "saving", "slows"} & fault.keys()
         is_now = step == fault["step"]
@@ -258,7 +261,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             number = fault.get("signal", signal.SIGKILL)
             end(number, fault.get("whom", ""), fault.get("continues", 0))
         if is_victim and step < fault.get("epochs", 0):
-            trainer._recovery._member.fail("a test ends the epoch")
+            elastic.member().fail("a test ends the epoch")
             time.sleep(0.2)  # until all have heard of it
         time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)

@@ -350,7 +350,7 @@ def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(
                 "_source",
                 "make_runs",
                 "fetch",
-                "_hand_over",
+                "hand_over",
             )
         ),
     ],

@@ -76,10 +76,10 @@ def test_who_is_fast_again_counts_as_before() -> None:
 
 
 class Planner:
-    """What replanning asks of a trainer."""
+    """What replanning asks of an engine."""
 
     def __init__(self, graph: medley.Graph, machines: Cluster) -> None:
-        self._graph, self._machines = graph, machines
+        self.graph, self.machines = graph, machines
         self.optimizer = survivor.optimizer()
 
 

@@ -100,8 +100,8 @@ def test_who_waits_in_vain_says_where(folder: Path) -> None:
 # Both take as long, where the plan is made to expect far less of one.
 EXPECTS = """
 import runpy, sys
-import medley.trainer
-medley.trainer.expected_nanoseconds = lambda *_, **__: {"a/0/0": 1.0, "b/0/0": 1000.0}
+import medley.engine
+medley.engine.expected_nanoseconds = lambda *_, **__: {"a/0/0": 1.0, "b/0/0": 1000.0}
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -8,48 +8,37 @@ can be told, so all read them again with a process that has not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from medley.run import exchange, told
 from medley.run.elastic import Member
+from medley.run.job import Job
 from medley.run.journal import SCRIPT, Journal, Kind, Step
-
-if TYPE_CHECKING:
-    from medley.run.recovery import Recovery
+from medley.run.lives import Progress
 
 
 class Acts:
     """Of one process, recorded in its journal."""
 
-    def __init__(self, run: Recovery, member: Member, journal: Journal) -> None:
-        self._run, self._member, self._journal = run, member, journal
-        self._members: Sequence[str] = ()
+    def __init__(self, member: Member, journal: Journal, progress: Progress) -> None:
+        self._member, self._journal, self._progress = member, journal, progress
         self._until = self._repeated = -1  # steps
         self._fit = -1  # the number of the call of `fit`
 
-    def once(self, kind: Kind, act: Callable[[], Any]) -> Any:
-        """Returns what `act` gives, in all processes of the plan together, or has given before this
-        process has come; None of what was before the run began from a checkpoint. It can be written
-        as JSON."""
-        place = self._run.place
-        number = self._journal.ask(kind, place)
-        if not self._journal.has(kind, place, number):
-            if self._run.is_behind:
-                return None
-            self._run.call(lambda: self._make(kind, place, number, act))
-        return self._journal.find(kind, place, number)
-
-    def _make(self, kind: Kind, place: Step, number: int, act: Callable[[], Any]) -> None:
-        if self._journal.has(kind, place, number):  # another has, as this epoch has told
+    def make(
+        self, kind: Kind, place: Step, number: int, act: Callable[[], Any], this: Job | None
+    ) -> None:
+        """Records what `act` gives, in all processes of the plan together, unless others have told
+        it. It can be written as JSON. `this`: None without a device of the plan."""
+        if self._journal.has(kind, place, number):
             return
         key = f"{kind.key}/{place[0]}/{place[1]}/{number}"
-        this = self._run.job_now
-        if this is None:  # no device of the plan
+        if this is None:
             given = told.parse(self._member.wait(key))
         else:
             given = act()
-            if this.rank == 0 and self._run.spares:
+            if this.rank == 0 and self._progress.spares:
                 self._member.store.set(self._member.key(key), told.to_text(given))
         self._journal.record(kind, place, number, given)
 
@@ -68,14 +57,15 @@ class Acts:
 
     def note_read(self, make: Callable[[], Any], oldest: int) -> None:
         """All have read. No step before the `oldest` is made again."""
-        life, steps = place = self._run.place
+        life = self._journal.lives.newest
+        place = life, self._progress.asked
         self._journal.forget(Kind.READ, (life, oldest))
         number = len(self._journal.at(Kind.READ, place))
         self._journal.record(Kind.READ, place, number, (self._member.epoch, make))
 
-    def begin(self, members: Sequence[str], until: int) -> None:
-        """An epoch begins; the scripts of all have asked for so many steps at most."""
-        self._members, self._until, self._repeated = members, max(self._until, until), -1
+    def begin_epoch(self) -> None:
+        """Others may have read less than this process."""
+        self._until, self._repeated = max(self._until, self._progress.asked + 1), -1
 
     def repeat(self, steps: int, comes: bool) -> None:
         """Reads again what was read after so many steps and another process has not. All call it
@@ -90,21 +80,21 @@ class Acts:
         member.store.set(member.key(f"reads/{steps}/{member.name}"), str(count))
         if not made:
             return
-        counts = [int(member.wait(f"reads/{steps}/{name}")) for name in self._members]
+        counts = [int(member.wait(f"reads/{steps}/{name}")) for name in self._progress.members]
         for make in made[min(counts) :]:
             make()
 
     # --- other processes ---
 
-    def share(self, is_new: bool, steps: int, asked: int, more: Any) -> Any:
+    def share(self, is_new: bool, steps: int, more: Any) -> Any:
         """Lets all load the journal of the process that has made most, unless they have made as
         much, and agree on the save that begins again. Returns what that process tells `more`, in
         those that load; None in others. All members of an epoch that begins after so many steps
-        call it together. `is_new`: this process has no state; `asked`: steps of its script."""
+        call it together. `is_new`: this process has no state."""
         member, journal = self._member, self._journal
         own = [-1, 0, 0]
         if not is_new:
-            own = [journal.count(), min(len(journal.lives.last.seen), steps), asked]
+            own = [journal.count(), min(len(journal.lives.last.seen), steps), self._progress.asked]
         every = exchange.values([own, journal.writing])
         progress = [each[:2] for each, _ in every]
         most = max(progress)

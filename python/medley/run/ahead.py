@@ -25,7 +25,7 @@ from medley.run.replanning import agreed, question
 from medley.run.threads import behind_all_others
 
 if TYPE_CHECKING:
-    from medley.trainer import Trainer
+    from medley.engine import Engine
 
 _START = Path(__file__).with_name("start_device.py")
 
@@ -36,17 +36,17 @@ def key_of(devices: Sequence[str]) -> str:
 
 
 class PlansAhead:
-    """The plans of all trainers for what is left of `members`, told as (key, the texts as JSON)
+    """The plans of all engines for what is left of `members`, told as (key, the texts as JSON)
     once they are found."""
 
     def __init__(
         self,
-        trainers: Sequence[Trainer],
+        engines: Sequence[Engine],
         plans: Sequence[Plan],
         members: Sequence[str],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._trainers, self._plans, self._members = trainers, plans, list(members)
+        self._engines, self._plans, self._members = engines, plans, list(members)
         self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
         self._read = 0  # bytes of what it has written
@@ -82,7 +82,7 @@ class PlansAhead:
     def _start(self) -> None:
         # A profile that is gone, a full disk, no process more: it is planned after a loss.
         with contextlib.suppress(OSError, ValueError), tempfile.TemporaryFile() as words:
-            request = _request(self._trainers, self._plans, self._members)
+            request = _request(self._engines, self._plans, self._members)
             if request is not None:
                 words.write(request.encode())
                 words.seek(0)
@@ -106,9 +106,9 @@ def left_of(members: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _request(
-    trainers: Sequence[Trainer], plans: Sequence[Plan], members: Sequence[str]
+    engines: Sequence[Engine], plans: Sequence[Plan], members: Sequence[str]
 ) -> str | None:
-    cluster = text_of(trainers[0]._machines)
+    cluster = text_of(engines[0].machines)
     kept = set(plans[0].devices)
     asked = [left for left in left_of(members) if not kept.issubset(left)]
     if cluster is None or not asked:
@@ -118,12 +118,12 @@ def _request(
             "cluster": cluster,
             "plans": [
                 {
-                    "graph": trainer._graph.text(),
+                    "graph": engine.graph.text(),
                     "question": question(plan),
-                    "optimizer": trainer.optimizer.arguments(trainer._graph.core),
+                    "optimizer": engine.optimizer.arguments(engine.graph.core),
                     "times": measured(plan.profile),
                 }
-                for trainer, plan in zip(trainers, plans, strict=True)
+                for engine, plan in zip(engines, plans, strict=True)
             ],
             "devices": asked,
         }
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], _core.Plan]:
-    """Returns what finds the plan of one trainer for some devices."""
+    """Returns what finds the plan of one engine for some devices."""
     graph = _core.Graph.parse(asked["graph"], "<graph>")
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from medley.engine import Engine
 from medley.evaluation import Evaluation, Sums
-from medley.metrics import Outputs
 from medley.run import elastic, exchange
 from medley.run.elastic import Member
 from medley.run.epochs import EVALUATES
-from medley.run.journal import Kind
 from medley.run.notice import Notice
-
-if TYPE_CHECKING:
-    from medley.run.recovery import Recovery
-    from medley.trainer import Trainer
 
 Values = Mapping[str, float]
 Found = TypeVar("Found", bound=Mapping[str, Any])
@@ -51,85 +46,62 @@ class _Progress:
 
 
 class Evaluations:
-    """The evaluations of one run, each made once."""
+    """The evaluations of one run, in one process."""
 
-    def __init__(self, recovery: Recovery, member: Member, notice: Notice) -> None:
-        self._recovery = recovery
+    def __init__(self, member: Member, notice: Notice) -> None:
         self._member = member
         self._notice = notice
-        self._is_in_one = False
+        self.is_in_one = False
 
-    @property
-    def last(self) -> tuple[int, Values] | None:
-        """After how many steps the last one was made, and what was found."""
-        return self._recovery.journal.last(Kind.EVALUATION)
-
-    def evaluate(self, trainer: Trainer, batches: Iterable[Any]) -> dict[str, float]:
-        """Returns the means of loss and metrics over the rows of all batches."""
-        if trainer._graph.carry:  # after a loss rows have nothing from the batch before
+    def means_of(self, engine: Engine, batches: Iterable[Any]) -> Callable[[], Values]:
+        """Returns what finds the means of loss and metrics over the rows of all batches; called
+        again, it goes on from where it was."""
+        if engine.graph.carry:  # after a loss rows have nothing from the batch before
             kept = list(batches)
-            return dict(self.once(lambda: self._means(trainer, _Progress(kept))))
+            return lambda: self._means(engine, _Progress(kept))
         progress = _Progress(batches)
-        return dict(self.once(lambda: self._means(trainer, progress)))
+        return lambda: self._means(engine, progress)
 
-    def once(self, make: Callable[[], Values]) -> Values:
-        """Returns what `make` finds, in all processes of the plan together, or has found before
-        this process has come."""
-        return self._once(Kind.EVALUATION, "evaluate", make)
-
-    def predict(self, trainer: Trainer, batch: Any) -> dict[str, Any]:
-        """Returns what the model gives for one batch."""
+    def outputs_of(self, engine: Engine, batch: Any) -> Callable[[], dict[str, Any]]:
+        """Returns what finds what the model gives for one batch."""
 
         def make() -> dict[str, Any]:
-            with self._watched(trainer):
+            with self._watched(engine):
                 self._notice.check(self._member)
-                self._require_same(trainer._evaluation, batch, "predict")
-                return trainer._evaluation.outputs(
-                    trainer._run, batch, trainer.steps, trainer._together
-                )
+                self._require_same(engine.evaluation, batch, "predict")
+                return engine.evaluation.outputs(batch)
 
-        return Outputs(self._once(Kind.PREDICTION, "predict", make), trainer._rows)
+        return make
 
-    def _once(self, kind: Kind, what: str, make: Callable[[], Found]) -> Found:
-        if self._is_in_one:  # which begins again as a whole
-            return make()
-        found: Found | None = self._recovery.acts.once(kind, lambda: self._flagged(make))
-        if found is None:
-            raise ValueError(
-                f"{what}: found a script that is after step {self._recovery.asked}, before the "
-                "run began from a checkpoint; expected one that begins at Trainer.steps, behind "
-                "Trainer.catch_up()"
-            )
-        return found
-
-    def _flagged(self, make: Callable[[], Found]) -> Found:
-        this = self._recovery.job_now
-        assert this is not None
-        member, first = self._member, this.rank == 0
-        if first:
+    def flagged(self, make: Callable[[], Found], first: Engine) -> Found:
+        """Returns what is made, while others hear that all evaluate; `first`: whose plan says who
+        is first."""
+        assert first.job is not None
+        member, is_first = self._member, first.job.rank == 0
+        if is_first:
             member.store.set(member.key(EVALUATES), "yes")
-        self._is_in_one = True
+        self.is_in_one = True
         try:
             return make()
         finally:
-            self._is_in_one = False
-            if first:
+            self.is_in_one = False
+            if is_first:
                 member.store.set(member.key(EVALUATES), "")
 
-    def _means(self, trainer: Trainer, progress: _Progress) -> Values:
-        evaluation = trainer._evaluation
+    def _means(self, engine: Engine, progress: _Progress) -> Values:
+        evaluation = engine.evaluation
         try:
-            with self._watched(trainer), trainer._together("evaluate()"):
+            with self._watched(engine), engine.together("evaluate()"):
                 progress.agree()
                 while (batch := self._next(evaluation, progress)) is not None:
-                    evaluation.add(progress.sums, trainer._run, batch, trainer.steps)
+                    evaluation.add(progress.sums, batch)
         finally:
             evaluation.drop_values()
         return progress.sums.means()
 
-    def _watched(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+    def _watched(self, engine: Engine) -> contextlib.AbstractContextManager[None]:
         """Around what all wait for: they wait no longer if the epoch ends."""
-        evaluation, group = trainer._evaluation, self._member.group
+        evaluation, group = engine.evaluation, self._member.group
         assert group is not None
 
         def end_waits() -> None:

@@ -31,7 +31,10 @@ class Replay(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """The kinds of records, each with its replay."""
+    """The kinds of records, each with its name in the store and its replay."""
+
+    def __init__(self, key: str, replay: Replay) -> None:
+        self.key, self.replay = key, replay
 
     EVALUATION = "evaluation", Replay.TOLD
     PREDICTION = "prediction", Replay.TOLD
@@ -41,16 +44,6 @@ class Kind(enum.Enum):
     READ = "read", Replay.REPEATED  # a callable; parameters that all read
     BATCH = "batch", Replay.INPUT
     WRITING = "writing", Replay.RESUMED  # the arguments of a save beside training
-
-    @property
-    def key(self) -> str:
-        """Its name in the store."""
-        return self.value[0]
-
-    @property
-    def replay(self) -> Replay:
-        """What becomes of its records after a loss."""
-        return self.value[1]
 
 
 _TOLD = [kind for kind in Kind if kind.replay is Replay.TOLD]
@@ -106,10 +99,9 @@ class Journal:
     def last(self, kind: Kind) -> tuple[int, Any] | None:
         """Returns the steps before the newest record of a kind, and its value, if it is of the
         life that the script is in."""
-        if not self._records[kind]:
-            return None
-        ((life, steps), _), value = next(reversed(self._records[kind].items()))
-        return (steps, value) if life == self.lives.place else None
+        for ((life, steps), _), value in reversed(self._records[kind].items()):
+            return (steps, value) if life == self.lives.place else None
+        return None
 
     def forget(self, kind: Kind, before: Step | None = None) -> None:
         """Drops the records of a kind, or those of steps before one."""
@@ -143,8 +135,7 @@ class Journal:
     def take_writing(self, steps: int) -> Any:
         """Returns the save that begins again at the state after so many steps, else None. Forgets
         it, and one of an older state."""
-        step = self.lives.newest, steps
-        found = self.find(Kind.WRITING, step)
+        found = self.find(Kind.WRITING, (self.lives.newest, steps))
         self.forget(Kind.WRITING, (self.lives.newest, steps + 1))
         return found
 

@@ -3,20 +3,72 @@ A process that comes later goes through all of them, and is given the steps of e
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from medley.metrics import Given
-from medley.run.course import Course
+from medley.metrics import Given, Metrics
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a process is; steps are counted over all objectives."""
+
+    asked: int = 0  # steps that the script has asked for
+    done: int = 0  # steps that the state is of
+    begun: int = -1  # the last step that the run has begun, or has been brought to
+    metrics: Metrics | None = None  # of the last step
+    epoch: int = -1  # the one whose plan says what this process has; -1: nothing
+    back: int = 0  # the epoch in which this process last went back to copies or a checkpoint
+    members: list[str] = dataclasses.field(default_factory=list)  # of the epoch that stay
+    spares: int = 0  # those of them without a device of the plan
 
 
 class Life:
-    """From one load to the next, of a run with so many objectives."""
+    """From one load to the next, of a run with so many objectives, which are numbers from 0."""
 
     def __init__(self, number: int) -> None:
-        self.course = Course(number)
         self.seen: list[Given] = []  # what each step gave
+        self._of = array("H")  # the objective, by step, also of steps that are asked for
+        self._counts = 0, [0] * number  # among so many steps, of each objective
+
+    def ask(self, step: int, objective: int) -> bool:
+        """Returns whether a step is of this objective; the step behind the last one becomes so."""
+        if step == len(self._of):
+            self._of.append(objective)
+        return self._of[step] == objective
+
+    def objective(self, step: int) -> int:
+        """Returns the objective that a step is of."""
+        return self._of[step]
+
+    def counts(self, steps: int) -> list[int]:
+        """Returns how many of the first steps are of each objective."""
+        counted, counts = self._counts
+        if steps < counted:
+            counted, counts = 0, [0] * len(counts)
+        for each in self._of[counted:steps]:
+            counts[each] += 1
+        self._counts = steps, counts
+        return list(counts)
+
+    def begin(self, counts: Sequence[int]) -> None:
+        """So many steps of each objective were made before, in any order."""
+        self._of.extend(each for each, count in enumerate(counts) for _ in range(count))
+        self.seen = [Given(math.nan, math.nan, {})] * sum(counts)
+
+    def export(self, steps: int) -> list[Any]:
+        """Returns so many steps, which another process can load()."""
+        return [self._of[:steps].tolist(), self.seen[:steps]]
+
+    def load(self, told: Sequence[Any]) -> None:
+        """Takes the steps of another process. The order of steps that the script has asked for, and
+        the run has not made, stays."""
+        objectives, seen = told
+        self._of.extend(objectives[len(self._of) :])
+        self.seen = [Given(*each) for each in seen]
 
 
 class Lives:
@@ -54,23 +106,17 @@ class Lives:
         self.place += 1
         if is_new:
             self._all.append(Life(self._number))
-            self.last.course.begin(counts)
-            self.last.seen = [Given(math.nan, math.nan, {})] * sum(counts)
+            self.last.begin(counts)
         return is_new
 
     def export(self, steps: int) -> list[Any]:
-        """Returns what others load, of the last life so many steps."""
-        ends = [len(life.seen) for life in self._all[:-1]] + [steps]
-        return [
-            [life.course.export(end), life.seen[:end]]
-            for life, end in zip(self._all, ends, strict=True)
-        ]
+        """Returns what others load(), of the last life so many steps."""
+        ended = [life.export(len(life.seen)) for life in self._all[:-1]]
+        return [*ended, self.last.export(steps)]
 
     def load(self, told: Sequence[Any]) -> None:
-        """Takes the lives of another process. The order of steps that the script has asked for, and
-        the run has not made, stays."""
+        """Takes the lives of another process."""
         new = [Life(self._number) for _ in told[len(self._all) :]]
         self._all = [*self._all[: len(told)], *new]
-        for life, (course, seen) in zip(self._all, told, strict=True):
-            life.course.extend(course)
-            life.seen = [Given(*each) for each in seen]
+        for life, each in zip(self._all, told, strict=True):
+            life.load(each)

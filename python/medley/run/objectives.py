@@ -1,12 +1,12 @@
-"""The trainers that a run recovers: one, whose objective is "", or several over one state. Their
+"""The engines that a run recovers: one, whose objective is "", or several over one state. Their
 plans and programs by epoch, and the runs of an epoch that begins, with the state that these get."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from medley import _core, _runtime, checkpoint
 from medley.cluster import Cluster
@@ -18,38 +18,12 @@ from medley.run.epochs import Agreement
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
 from medley.run.tempo import Factors, wanted
+from medley.whole import Whole
 from medley.whole_tensors import CONSTANT
-
-if TYPE_CHECKING:
-    from medley.checkpoint import Saving, Wanted
-    from medley.cursor import Cursor
-    from medley.shared_state import SharedState
-    from medley.trainer import Trainer
 
 MOVE_SECONDS = 600.0
 Moved = dict[str, int]  # bytes by source
 _NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "homes", "read"), 0)
-
-
-class Whole(Protocol):
-    """What a run recovers: a trainer, or several over one state."""
-
-    _saver: Any
-
-    @property
-    def _trainers(self) -> Mapping[str, Trainer]:
-        """By objective."""
-
-    @property
-    def _state(self) -> SharedState | None:
-        """The state that several trainers share; None of one."""
-
-    def _save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str: ...
-
-    def _wanted(self, runs: Mapping[str, Any], path: str, manifest: Any) -> list[Wanted]:
-        """Returns what runs, None without a device of the plan, find in a checkpoint of all."""
-
-    def _seeds(self, manifest: Any) -> list[int]: ...
 
 
 class Objectives:
@@ -57,28 +31,20 @@ class Objectives:
 
     def __init__(self, whole: Whole, member: Member, this: job.Job) -> None:
         self.whole = whole
+        self.engines = list(whole.engines.values())
+        self.first = whole.first
         self._member = member
         self._job = this
         self._plans: dict[int, list[Plan]] = {}  # by epoch
         self._programs: dict[int, list[_core.Program]] = {}
 
-    @property
-    def trainers(self) -> list[Trainer]:
-        """Returns them in order."""
-        return list(self.whole._trainers.values())
-
-    @property
-    def first(self) -> Trainer:
-        """The one whose run watches over all, and whose plan says who is first."""
-        return next(iter(self.whole._trainers.values()))
-
     # --- plans ---
 
     def begin(self, epoch: int) -> None:
         """The runs of the first epoch stand."""
-        trainers, member = self.trainers, self._member
-        self._plans[epoch] = [trainer.plan for trainer in trainers]
-        self._programs[epoch] = [trainer._program for trainer in trainers]
+        member = self._member
+        self._plans[epoch] = [engine.plan for engine in self.engines]
+        self._programs[epoch] = [engine.program for engine in self.engines]
         if member.name == self.plans(epoch)[0].devices[0]:
             self._tell(self.plans(epoch))
         self.take_order(member.members)
@@ -110,7 +76,7 @@ class Objectives:
             if not before and not factors and set(known[0].devices) - set(agreement.staying):
                 ahead = member.store.get(member.key(key_of(agreement.staying), state))
             if ahead is None:
-                found = replan_all(self.trainers, known, agreement.staying, before, factors)
+                found = replan_all(self.engines, known, agreement.staying, before, factors)
             else:
                 found = self._made(json.loads(ahead))
                 member.store.set(member.key("ahead"), "yes")
@@ -137,52 +103,62 @@ class Objectives:
         now = self._parse(text)
         others = [name for name in now[0].devices if name not in offered]
         try:
-            before = replan_all(self.trainers, now, others)
-            after = replan_all(self.trainers, now, [*others, *offered])
+            before = replan_all(self.engines, now, others)
+            after = replan_all(self.engines, now, [*others, *offered])
         except ValueError:  # there is none
             return 0.0
-        return saved(self.trainers, before, after)
+        return saved(self.engines, before, after)
 
     def gain_with(self, members: Sequence[str], planned: Factors, factors: Factors) -> float:
         """Returns which part of a step would be saved by plans that count with how long devices
         take now."""
-        now = [trainer.plan for trainer in self.trainers]
+        now = [engine.plan for engine in self.engines]
         try:
-            after = replan_all(self.trainers, now, members, planned or NONE, factors)
+            after = replan_all(self.engines, now, members, planned or NONE, factors)
         except ValueError:  # there is none
             return 0.0
-        return saved(self.trainers, now, after, factors)
+        return saved(self.engines, now, after, factors)
 
     def _tell(self, plans: Sequence[Plan]) -> None:
-        texts = dict(zip(self.whole._trainers, (plan.text for plan in plans), strict=True))
+        texts = dict(zip(self.whole.engines, (plan.text for plan in plans), strict=True))
         self._member.store.set(self._member.key("plans"), json.dumps(texts))
 
     def _parse(self, text: str) -> list[Plan]:
         told = json.loads(text)
-        return self._made([told[name] for name in self.whole._trainers])
+        return self._made([told[name] for name in self.whole.engines])
 
     def _made(self, texts: Sequence[str]) -> list[Plan]:
         return [
-            Plan(text, trainer._graph, trainer._machines, trainer.plan.profile)
-            for trainer, text in zip(self.trainers, texts, strict=True)
+            Plan(text, engine.graph, engine.machines, engine.plan.profile)
+            for engine, text in zip(self.engines, texts, strict=True)
         ]
 
     def _add(self, epoch: int, plans: list[Plan]) -> None:
         self._plans[epoch] = plans
         self._programs[epoch] = [
-            trainer._program_of(plan) for trainer, plan in zip(self.trainers, plans, strict=True)
+            engine.program_of(plan) for engine, plan in zip(self.engines, plans, strict=True)
         ]
+
+    def homes(self, epoch: int) -> _core.SecondHomes:
+        """Returns where copies live under the plan of an epoch, of the only objective."""
+        homes = _core.SecondHomes(self.programs(epoch)[0], self.first.machines)
+        if homes.without and self._member.name == self.plans(epoch)[0].devices[0]:
+            checkpoint.say(
+                f"second homes: nobody has room for {homes.without} bytes that one failure would "
+                "take; a checkpoint may bring them back"
+            )
+        return homes
 
     # --- the runs of an epoch that begins ---
 
     def number(self, name: str) -> int:
         """Returns that of a device in the cluster."""
-        return number_of(self.first._machines, name)
+        return number_of(self.first.machines, name)
 
     def peers(self, members: Sequence[str]) -> _runtime.MovePeers:
         """Returns how the processes of these devices, in the order of their ranks, give each other
         state."""
-        machines, group = self.first._machines, exchange.group_name()
+        machines, group = self.first.machines, exchange.group_name()
         return move_peers(machines, members, self._member.name, group, MOVE_SECONDS)
 
     def job_of(self, devices: Sequence[str]) -> job.Job | None:
@@ -196,18 +172,18 @@ class Objectives:
         """Returns the runs of this process, which have no state yet; None if the plans do not use
         its device."""
         runs: list[Any] = []
-        for trainer, plan, program in zip(
-            self.trainers, self._plans[epoch], self._programs[epoch], strict=True
+        for engine, plan, program in zip(
+            self.engines, self._plans[epoch], self._programs[epoch], strict=True
         ):
             this = self.job_of(plan.devices)
             with exchange.reordered(order_of(plan, members)):
                 if this is None:
                     devices.accelerators_of_all(self._job.local_rank)
-                    if trainer is not self.first:
+                    if engine is not self.first:
                         exchange.is_same(program.hash())
                     runs.append(None)
                 else:
-                    runs.append(trainer._make_run(plan, program, this))
+                    runs.append(engine.make_run(plan, program, this))
         return runs
 
     def fetch(self, source: Source, runs: Sequence[Any], members: Sequence[str]) -> Moved:
@@ -224,9 +200,9 @@ class Objectives:
     ) -> tuple[checkpoint.Checkpoint, list[int], Moved]:
         """Gives new runs what they have of a checkpoint, as all members do; returns it, the seeds
         and the bytes by source."""
-        by_name = dict(zip(self.whole._trainers, runs, strict=True))
+        by_name = dict(zip(self.whole.engines, runs, strict=True))
         taken = checkpoint.read_newest(
-            lambda path, manifest: self.whole._wanted(by_name, path, manifest),
+            lambda path, manifest: self.whole.wanted(by_name, path, manifest),
             self.job_of(members),
             source.saved,
         )
@@ -242,38 +218,35 @@ class Objectives:
             if lasts(*each)
         ]
         read = sum(shard.nbytes for shard in held if shard is not None)
-        return found, self.whole._seeds(manifest), _NOTHING_MOVED | {"read": read}
+        return found, self.whole.seeds(manifest), _NOTHING_MOVED | {"read": read}
 
     def load_constants(self, runs: Sequence[Any]) -> None:
         """Gives new runs what is part of their graphs."""
-        for trainer, run in zip(self.trainers, runs, strict=True):
+        for engine, run in zip(self.engines, runs, strict=True):
             for kind, name in [] if run is None else run.values:
                 if name.startswith(CONSTANT):
-                    run.load(kind, name, trainer._graph.constants[name].detach().cpu())
+                    run.load(kind, name, engine.graph.constants[name].detach().cpu())
 
-    def hand_over(self, epoch: int, runs: Sequence[Any], members: Sequence[str]) -> None:
-        """From now on the trainers have these runs, and plans and programs of this epoch."""
-        whole = self.whole
-        if whole._saver is not None:
-            whole._saver.close()
-        for trainer in self.trainers:
-            trainer._drift = trainer._saver = None
-        whole._saver = None
-        for trainer, plan, program, run in zip(
-            self.trainers, self._plans[epoch], self._programs[epoch], runs, strict=True
+    def hand_over(
+        self, epoch: int, runs: Sequence[Any], seeds: Sequence[int], members: Sequence[str]
+    ) -> None:
+        """From now on the engines have these runs, and plans and programs of this epoch."""
+        for run, seed in zip(runs, seeds, strict=True):
+            if run is not None:
+                run.seed = seed
+        if self.whole.saver is not None:
+            self.whole.saver.close()
+        for engine, plan, program, run in zip(
+            self.engines, self._plans[epoch], self._programs[epoch], runs, strict=True
         ):
-            trainer.plan, trainer._program, trainer._run = plan, program, run
-            trainer._job = self.job_of(plan.devices)
-            trainer._evaluation.move(plan, trainer._job)
+            engine.enter(plan, program, run, self.job_of(plan.devices))
         self.take_order(members)
-        first = self.first
-        if first._job is not None:
-            whole._saver = checkpoint.Saver(first._run, first._program, first._job)
+        self.whole.open_saver()
 
     def take_order(self, members: Sequence[str]) -> None:
         """The processes have their ranks in this order."""
-        for trainer in self.trainers:
-            trainer._order = order_of(trainer.plan, members)
+        for engine in self.engines:
+            engine.order = order_of(engine.plan, members)
 
 
 def move_peers(

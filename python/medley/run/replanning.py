@@ -12,24 +12,24 @@ from medley.cluster import Cluster
 from medley.plan import Plan, Question, find_plan, measured
 
 if TYPE_CHECKING:
-    from medley.trainer import Trainer
+    from medley.engine import Engine
 
 NONE: Mapping[str, float] = MappingProxyType({})
 Found = TypeVar("Found")
 
 
 def replan_all(
-    trainers: Sequence[Trainer],
+    engines: Sequence[Engine],
     before: Sequence[Plan],
     devices: Sequence[str],
     planned: Mapping[str, float] = NONE,
     factors: Mapping[str, float] = NONE,
 ) -> list[Plan]:
-    """Returns plans for several trainers that have the same devices: see replan()."""
+    """Returns plans for several engines that have the same devices: see replan()."""
     return agreed(
         lambda left: [
-            replan(trainer, plan, left, planned, factors)
-            for trainer, plan in zip(trainers, before, strict=True)
+            replan(engine, plan, left, planned, factors)
+            for engine, plan in zip(engines, before, strict=True)
         ],
         lambda plan: plan.devices,
         devices,
@@ -52,7 +52,7 @@ def agreed(
 
 
 def replan(
-    trainer: Trainer,
+    engine: Engine,
     before: Plan,
     devices: Sequence[str],
     planned: Mapping[str, float] = NONE,
@@ -63,12 +63,12 @@ def replan(
     Raises ValueError if there is none."""
     if sorted(before.devices) == sorted(devices) and planned == factors:
         return before
-    graph = trainer._graph
-    cluster, profile, file = _slowed(trainer, before, factors)
-    rule, times = trainer.optimizer.core(graph.core), (profile, file)
+    graph = engine.graph
+    cluster, profile, file = _slowed(engine, before, factors)
+    rule, times = engine.optimizer.core(graph.core), (profile, file)
     found = find_plan(graph.core, cluster, question(before), rule, times, devices)
-    chosen = _with_types_of(before, _as_for(trainer._machines, cluster, found))
-    return Plan.of(chosen, graph, trainer._machines, before.profile)
+    chosen = _with_types_of(before, _as_for(engine.machines, cluster, found))
+    return Plan.of(chosen, graph, engine.machines, before.profile)
 
 
 def question(before: Plan) -> Question:
@@ -81,12 +81,12 @@ def question(before: Plan) -> Question:
     )
 
 
-def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
+def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
     """Returns what a step is predicted to take where some devices take `factors` times as long."""
-    graph = trainer._graph
-    cluster, profile, file = _slowed(trainer, plan, factors)
-    rule = trainer.optimizer.core(graph.core)
-    chosen = _as_for(cluster, trainer._machines, plan.core)
+    graph = engine.graph
+    cluster, profile, file = _slowed(engine, plan, factors)
+    rule = engine.optimizer.core(graph.core)
+    chosen = _as_for(cluster, engine.machines, plan.core)
     predicted: dict[str, Any] = _core.simulate_plan(
         graph.core, chosen, cluster, profile, file, rule
     )
@@ -94,7 +94,7 @@ def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] 
 
 
 def saved(
-    trainers: Sequence[Trainer],
+    engines: Sequence[Engine],
     before: Sequence[Plan],
     after: Sequence[Plan],
     factors: Mapping[str, float] = NONE,
@@ -103,8 +103,8 @@ def saved(
     least."""
 
     def takes(plans: Sequence[Plan]) -> float:
-        pairs = zip(trainers, plans, strict=True)
-        return sum(step_nanoseconds(trainer, plan, factors) for trainer, plan in pairs)
+        pairs = zip(engines, plans, strict=True)
+        return sum(step_nanoseconds(engine, plan, factors) for engine, plan in pairs)
 
     return max(0.0, 1 - takes(after) / takes(before))
 
@@ -130,9 +130,9 @@ def _with_types_of(before: Plan, found: _core.Plan) -> _core.Plan:
     return _core.Plan(json.dumps({**plan, "bf16_as": types})) if types else found
 
 
-def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
+def _slowed(engine: Engine, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
     """Returns cluster and profile that say so, and the profile's file."""
-    machines = trainer._machines
+    machines = engine.machines
     numbers = {machines.find(name): factor for name, factor in factors.items()}
     cluster = machines.slowed({n: 1 / f for n, f in numbers.items() if n is not None})
     text, file = measured(plan.profile)

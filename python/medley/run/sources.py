@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medley import _core, _runtime
 from medley.run import epochs
 from medley.run.elastic import Member
 from medley.run.epochs import Agreement
 from medley.run.second_homes import SecondHomes
+
+if TYPE_CHECKING:
+    from medley.run.objectives import Objectives
 
 # A plan's program, devices that have what it gives them, and what these keep for others.
 _Holders = tuple[_core.Program | None, list[int], _core.SecondHomes | None]
@@ -34,17 +37,9 @@ class Source:
 class Sources:
     """As one member sees them; all members find the same."""
 
-    def __init__(
-        self,
-        member: Member,
-        number: Callable[[str], int],
-        programs: Callable[[int], Sequence[_core.Program]],
-        second: SecondHomes | None,
-    ) -> None:
-        self._member = member
-        self._number = number  # of a device, by its name
-        self._programs = programs  # of an epoch
-        self._second = second
+    def __init__(self, objectives: Objectives, member: Member, second: SecondHomes | None) -> None:
+        self._number, self._programs = objectives.number, objectives.programs
+        self._member, self._second = member, second
 
     def newest(
         self,

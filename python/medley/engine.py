@@ -1,0 +1,322 @@
+"""One objective at work: a model's graph and optimizer and, of the epoch of now, plan and run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from medley import _core, _runtime, carried, whole_tensors
+from medley.cluster import Cluster, load_cluster
+from medley.data.inputs import Inputs, Size, StepBatch
+from medley.data.pictures import pictures_in
+from medley.drift import comparable, expected_nanoseconds, report_drift
+from medley.evaluation import Evaluation
+from medley.files import read_text
+from medley.from_torch import trains
+from medley.graph import Graph, as_graph, capture_alike
+from medley.lengths import Lengths
+from medley.methods import called
+from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
+from medley.model_files import read_model, tensors_of
+from medley.optimizer import Optimizer
+from medley.plan import Plan
+from medley.run import connections, devices, exchange, stragglers
+from medley.run.job import Job
+from medley.sizes import Sizes
+
+Value = TypeVar("Value")
+
+
+class OfEngine(Generic[Value]):
+    """An attribute of a trainer that its engine has."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, trainer: Any, owner: type) -> Value:
+        found: Value = getattr(trainer.engine, self._name)
+        return found
+
+    def __set__(self, trainer: Any, value: Value) -> None:
+        setattr(trainer.engine, self._name, value)
+
+
+class Engine:
+    """Makes the steps of one objective, "" if it is the only one. It has no run before the first
+    epoch, nor while the plan uses no device of this process. `lead`: the engine whose run watches
+    over this one's."""
+
+    name = ""
+    run: Any = None
+    program: _core.Program
+    drift: _runtime.Drift | None = None
+    _report: Callable[[], Any] | None = None
+    order: list[int] | None = None  # the ranks of the plan's devices, if not in order
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph | _core.Graph,
+        plan: Plan | str | os.PathLike[str],
+        optimizer: Optimizer | torch.optim.Optimizer | None,
+        this: Job | None,
+        *,
+        seed: int,
+        cluster: Cluster | str | os.PathLike[str] | None,
+        keep_gradients: bool,
+        trace: bool = False,
+        profile: str | os.PathLike[str] | None = None,
+        lengths: Lengths | None = None,
+        lead: Engine | None = None,
+    ) -> None:
+        self.graph = as_graph(graph)
+        self.model = model = called(model, self.graph.loss)
+        self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        self.optimizer = trains(optimizer, model)
+        self.steps = 0
+        machines = self.plan.cluster if cluster is None else load_cluster(cluster)
+        if machines is None:
+            raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
+        self.machines = machines
+        self.seed = seed  # of the first run
+        self.is_elastic = this is not None and this.elastic
+        self.job = this  # of the epoch of now; None without a device of the plan
+        self.types = carried.held_types(
+            whole_tensors.types_of(self.graph.core), self.graph.carry, self.plan.global_batch
+        )
+        self.resets: dict[int, dict[str, Tensor]] = {}  # by the step that begins with these values
+        self._took = stragglers.Stopwatch()
+        self._options: dict[str, Any] = {
+            "seed": seed,
+            "keep_gradients": keep_gradients,
+            "trace": trace or profile is not None,
+        }
+        self._profile = profile
+        self._lead = lead
+        self._sizes: Sizes | None = None
+        agree = None if this is None or lengths is None else exchange.largest
+        if self.graph.pictures is None:  # it was read from a file
+            pictures = pictures_in(model, self.types)
+            self.graph = dataclasses.replace(self.graph, pictures=pictures)
+        self.inputs = Inputs(self.types, lengths, agree, self.graph.pictures)
+        self.evaluation = Evaluation(self)
+
+    # --- what it is made of, in every epoch ---
+
+    def program_of(self, plan: Plan) -> _core.Program:
+        """Returns the program of a plan. In an elastic run the sum of the norm is its commit."""
+        rule = self.optimizer.core(self.graph.core, self.is_elastic)
+        kept = self._options["keep_gradients"]
+        return _core.Program(self.graph.core, plan.core, self.machines, rule, kept, self.is_elastic)
+
+    def make_run(self, plan: Plan, program: _core.Program, this: Job | None) -> Any:
+        """Returns the run of this process, which has no values yet."""
+        options = self._options | devices.options(plan, program, self.machines, this)
+        if self._lead is not None:  # whose run watches over all
+            del options["membership"]
+            if not exchange.is_same(program.hash()):
+                raise ValueError(
+                    "JointTrainer: found different programs in the processes, expected the same "
+                    "model and plans in all"
+                )
+        self._epoch = options.get("membership", {}).get("epoch", 0)
+        with connections.guarded():  # the one to the store
+            return _runtime.Run(program, self.machines, options)
+
+    def open(self) -> None:
+        """Makes the first run. At the end it is said how far ops are from the profile, and which
+        devices of a job were slower than the plan expects."""
+        self.program = self.program_of(self.plan)
+        self.run = self.make_run(self.plan, self.program, self.job)
+        measured = "" if self._profile is None else read_text(self._profile)
+        if self._profile is not None:
+            self.drift = _runtime.Drift(self.run, self.machines, measured, str(self._profile))
+            first = self.job is None or self.job.rank == 0
+            weakref.finalize(self, report_drift, self.drift, first)
+        if self.job is not None and not self.is_elastic:
+            graph, plan, machines = self.graph.core, self.plan, self.machines
+            rule = self.optimizer.core(graph)
+            self._report = weakref.finalize(
+                self,
+                stragglers.report,
+                self.job,
+                self._epoch,
+                comparable(plan.devices, machines, measured),
+                self._took,
+                functools.partial(expected_nanoseconds, graph, plan.core, machines, measured, rule),
+            )
+
+    def start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Gives the run the initial values that `read` returns in the first process."""
+        constants = {**self.graph.constants, **carried.zeros(self.types)}
+        whole_tensors.start(self.run, self.job, self.types, constants, read)
+        self.resets.clear()
+
+    def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
+        """From now on it has these."""
+        self.plan, self.program, self.run, self.job = plan, program, run, this
+        self.drift = None
+        self.evaluation.move()
+
+    @property
+    def ranks(self) -> tuple[int, int] | None:
+        """The number of this process among those that train now, and how many these are; None if
+        the plan of now does not use it."""
+        if self.run is None:
+            return None
+        return (0, 1) if self.job is None else (self.job.rank, self.job.size)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for all."""
+        return self.ranks is not None and self.ranks[0] == 0
+
+    # --- steps ---
+
+    def read(self, batch: Any) -> StepBatch:
+        """Returns the rows of a batch that this process needs."""
+        own = self.job is not None and not self.is_elastic
+        carried.require_without(batch, self.graph.carry)
+        rows = self.plan.global_batch
+        return self.inputs.read(batch, rows, self._sizes_now(), own, self.is_elastic)
+
+    def step(self, batch: StepBatch) -> Metrics:
+        """Makes a step of the run."""
+        self.reset()
+        size = self._sizes_now().number(batch)
+        scalars = self.optimizer.scalars(self.steps)
+        with self._took.running():
+            result = self.run.step(batch.tensors, scalars, self.steps, size)
+        if size == 0:  # as the plan expects
+            if self.drift is not None:
+                self.drift.add(self.run)
+            self._took.add(result.nanoseconds[0] - result.waiting[0])
+        return self.metrics(Given.of(result, self.graph.rows), result, batch.size)
+
+    def finish_step(self, committed: float | None) -> Metrics:
+        """Makes the rest of a step behind its commit, which gave this."""
+        result = self.run.finish_step(committed)
+        return self.metrics(Given.of(result, self.graph.rows), result)
+
+    def metrics(self, given: Given, result: Any = None, size: Size | None = None) -> Metrics:
+        """Returns those of the step that is made now; `result`: of this process, if it has one."""
+        seconds, shares = seconds_of(result), waiting_of(result)
+        tokens = self.inputs.tokens(size or self.inputs.planned(self.plan.global_batch))
+        rows = self.graph.rows
+        return Metrics(
+            step=self.steps,
+            loss=given.loss,
+            grad_norm=given.grad_norm,
+            learning_rate=self.optimizer.learning_rate(self.steps),
+            step_seconds=seconds,
+            tokens_per_second=tokens / max(seconds, 1e-12),
+            waiting=sum(shares.values()) / max(1, len(shares)),
+            devices=shares,
+            outputs=Outputs(given.outputs, rows) if result is None else given.outputs,
+        )
+
+    def reset(self) -> None:
+        """Gives the next step what it is to begin with, before that is read."""
+        if self.run is None or self.steps not in self.resets:
+            return
+        held = set(self.run.values)
+        for name, value in self.resets[self.steps].items():
+            if ("buffer", name) in held:
+                self.run.load("buffer", name, value)
+
+    def _sizes_now(self) -> Sizes:
+        if self._sizes is None or self._sizes.run is not self.run:  # of an earlier epoch
+            rank = None if self.job is None else self.job.rank
+            planned = self.inputs.planned(self.plan.global_batch)
+            # An engine ends, with what it saves, when its user lets go of it: nothing of it has it.
+            itself = weakref.proxy(self)
+            self._sizes = Sizes(
+                self.run,
+                self.program,
+                planned,
+                rank,
+                lambda length, example: itself.program_at(length, example),
+            )
+        return self._sizes
+
+    def program_at(self, length: int, example: Any) -> _core.Program:
+        """Returns the program for sequences of this length, as a model that is captured with them
+        has it."""
+        example = carried.with_zeros(example, self.graph, self.inputs)
+        graph = capture_alike(self.model, example, self.graph, length)
+        rule = self.optimizer.core(graph.core, self.is_elastic)
+        try:
+            return self.program.alike(
+                self.graph.core,
+                graph.core,
+                self.plan.core,
+                self.machines,
+                rule,
+                self._options["keep_gradients"],
+                self.is_elastic,
+            )
+        except ValueError as error:
+            raise ValueError(f"batch of length {length}: {error}") from None
+
+    # --- whole tensors ---
+
+    def read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Returns copies of the tensors of a kind, all or those `among` the names; none where the
+        plan does not use this device."""
+        if self.run is None:
+            return {}
+        return whole_tensors.read_kind(self.run, self.job, self.types, kind, among, self.together)
+
+    def read_one(self, kind: str, name: str) -> Tensor:
+        """Returns a copy of a tensor."""
+        with exchange.reordered(self.order):
+            return whole_tensors.read_one(self.run, self.job, self.types, kind, name)
+
+    def load_model(self, folder: str | os.PathLike[str]) -> None:
+        """Takes parameters and buffers from a file."""
+        with self.together("load_model()"):
+            self.start(lambda: tensors_of(self.model) | read_model(Path(folder), self.model))
+
+    # --- other processes ---
+
+    @contextlib.contextmanager
+    def together(self, call: str) -> Iterator[None]:
+        """Around what all processes of a job have to call: each hears from the others what they
+        are in, and a call that only some make ends the run."""
+        run = self.run if self._lead is None else self._lead.run
+        with exchange.reordered(self.order), exchange.together(run, call):
+            yield
+
+    def in_first(self, write: Callable[[], None], doing: str) -> None:
+        """Lets the first process write; `doing` tells people what the others wait for."""
+
+        def make() -> bytes:
+            write()
+            return b""
+
+        make() if self.job is None else exchange.from_first(make, doing)
+
+    def fail(self, cause: str) -> str:
+        """Ends the run on all devices; returns its first cause, which may be another's."""
+        self._took.failed = True
+        return str(self.run.fail(cause)) if self.run is not None else cause
+
+    def finish(self) -> None:
+        """Tells the other devices that this one has nothing more to do."""
+        self.evaluation.finish()
+        if self.run is not None:
+            self.run.finish()
+
+    def report_slow(self) -> None:
+        """Says which devices of a job were slower than the plan expects."""
+        if self._report is not None:
+            self._report()

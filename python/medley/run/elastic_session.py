@@ -1,0 +1,211 @@
+"""A session that goes on when processes are lost: what a trainer does is done again, or finished,
+under the plan of the next epoch, as if nothing had happened.
+
+Several objectives over one state (`objectives.py`) are one run: its steps are those of all, in the
+order in which the script asks for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from medley.engine import Engine
+from medley.metrics import Metrics, Outputs
+from medley.run import elastic, ends, job
+from medley.run.elastic import RunEndError, ScriptError
+from medley.run.evaluations import Evaluations
+from medley.run.journal import Kind
+from medley.run.objectives import Objectives
+from medley.run.recovery import Recovery
+from medley.run.steps import Steps
+from medley.whole import Whole
+
+Made = TypeVar("Made")
+Values = Mapping[str, float]
+_alive: list[ElasticSession] = []  # to the end of the process, which others may need
+
+
+class ElasticSession:
+    """Of a whole. It has its part of the state when it is made, also where this process takes the
+    place of a lost one."""
+
+    is_elastic = True
+
+    def __init__(self, whole: Whole, this: job.Job) -> None:
+        if _alive:
+            raise ValueError("elastic: found a second trainer in a process, expected one")
+        _alive.append(self)
+        self.whole = whole
+        self._member = elastic.member()
+        steps = self._steps = Steps(Objectives(whole, self._member, this), self._member)
+        self._journal, self._progress = steps.journal, steps.progress
+        self._lives, self._engines = steps.journal.lives, steps.objectives.engines
+        self._acts, self._notice = steps.acts, steps.notice
+        self._recovery = Recovery(steps)
+        self._evaluations = Evaluations(self._member, self._notice)
+        ends.watch(self)
+        if job.joins_later():
+            whole.opened()
+            self._recovery.arrive()
+        else:
+            whole.open()
+            self._recovery.begin()
+
+    # --- where the script is ---
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the script makes again what was made before this process has come."""
+        return self._lives.is_past or self._progress.asked < len(self._lives.last.seen)
+
+    def begin_at(self, counts: list[int], path: str) -> None:
+        self.whole.set_steps(counts)
+        self._recovery.begin_life(counts, path)
+
+    def catch_up(self) -> Metrics | None:
+        return self._leave_out(None, 1)
+
+    def _leave_out(self, most: int | None, before: int = 0) -> Metrics | None:
+        """Leaves out the steps that were made before this process has come, `most` or all but so
+        many; returns what the last one gave, if that is known."""
+        if most is None and self._lives.is_past:
+            self._lives.place, self._progress.asked = self._lives.newest, 0
+        seen = len(self._lives.here.seen)
+        steps = seen - before if most is None else min(most, seen)
+        if steps <= self._progress.asked:
+            return None
+        self._progress.asked = steps
+        self._steps.set_steps(steps)
+        last = self._steps.told(steps - 1)
+        return last if math.isfinite(last.loss) else None
+
+    def begin_fit(self, steps: int | None) -> Metrics | None:
+        return self._leave_out(self._acts.begin_fit(steps))  # others are the script's own
+
+    def end_fit(self) -> None:
+        self._acts.end_fit(self.whole.steps)
+
+    # --- what all make together ---
+
+    def step(self, engine: Engine, batch: Any) -> Metrics:
+        """Makes a step, however often that takes. The steps that were made before this process has
+        come are not made again: their metrics are what they were."""
+        step, here = self._progress.asked, self._lives.here
+        number = self._engines.index(engine)
+        if not here.ask(step, number):
+            raise ValueError(
+                f"step {step}: found one of {engine.name!r} in the script, and of "
+                f"{self._engines[here.objective(step)].name!r} in the run: expected the same order "
+                "of objectives in all processes"
+            )
+        self._progress.asked += 1
+        if not self._lives.is_past:
+            life = self._lives.newest
+            self._journal.forget(Kind.BATCH, (life, self._steps.oldest_needed(step)))
+            self._journal.record(Kind.BATCH, (life, step), 0, batch)
+        if step < len(here.seen):
+            metrics = self._steps.told(step)
+            self._steps.set_steps(self._progress.asked)
+        else:
+            self._call(lambda: None, "step")
+            assert self._progress.metrics is not None
+            metrics = self._progress.metrics
+        if self.whole.saver is not None:
+            self.whole.saver.poll()
+        return metrics
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        asked = self._progress.asked
+        if self._is_behind:
+            raise ValueError(
+                f"found a script that is after step {asked}, and a run that has done "
+                f"{self._progress.done}: what others were given then is gone; expected a script "
+                "that begins at Trainer.steps, behind Trainer.catch_up()"
+            )
+        made = self._call(make, "read")
+        self._acts.note_read(make, self._steps.oldest_needed(asked))
+        return made
+
+    def once(self, kind: Kind, make: Callable[[], Any]) -> Any:
+        """Returns what `make` gives, in all processes together, or has given before this one has
+        come; None of what was before the run began from a checkpoint."""
+        place = self._lives.place, self._progress.asked
+        number = self._journal.ask(kind, place)
+        if not self._journal.has(kind, place, number):
+            if self._is_behind:
+                return None
+            first = self.whole.first
+            self._call(lambda: self._acts.make(kind, place, number, make, first.job))
+        return self._journal.find(kind, place, number)
+
+    def _call(self, make: Callable[[], Made], what: str = "") -> Made:
+        """Does what all processes have to do together, after the steps that are missing; again
+        after each recovery. `what`: "step", "read" or what others are told of."""
+        while True:
+            try:
+                if not self._lives.is_past:  # else the others have made a load without this one
+                    self._steps.make_missing(what)
+                return make()
+            except ScriptError as failed:
+                raise failed.error from None
+            except (OSError, RuntimeError) as error:
+                if not self._is_over(error):
+                    raise
+                if self._recovery.recover(error):
+                    self._notice.leave()
+
+    def _is_over(self, error: Exception) -> bool:
+        """Whether an error is a consequence of the end of the epoch, or becomes its cause: unless
+        the run is over, or all have raised it together."""
+        if isinstance(error, RunEndError) or hasattr(error, ends.SAID_ELSEWHERE):
+            return False
+        self._member.fail(str(error))
+        return True
+
+    # --- evaluating ---
+
+    def evaluate(self, engine: Engine, batches: Iterable[Any]) -> dict[str, float]:
+        return dict(self.evaluated(self._evaluations.means_of(engine, batches)))
+
+    def predict(self, engine: Engine, batch: Any) -> dict[str, Any]:
+        predict = self._evaluations.outputs_of(engine, batch)
+        return Outputs(self._evaluated(Kind.PREDICTION, "predict", predict), engine.graph.rows)
+
+    def evaluated(self, make: Callable[[], Values]) -> Values:
+        return self._evaluated(Kind.EVALUATION, "evaluate", make)
+
+    def last_evaluation(self) -> tuple[int, Values] | None:
+        return self._journal.last(Kind.EVALUATION)
+
+    def _evaluated(self, kind: Kind, what: str, make: Callable[[], Any]) -> Mapping[str, Any]:
+        if self._evaluations.is_in_one:  # which begins again as a whole
+            return dict(make())
+        first = self.whole.first
+        found = self.once(kind, lambda: self._evaluations.flagged(make, first))
+        if found is None:
+            raise ValueError(
+                f"{what}: found a script that is after step {self._progress.asked}, before the run "
+                "began from a checkpoint; expected one that begins at Trainer.steps, behind "
+                "Trainer.catch_up()"
+            )
+        return dict(found)
+
+    # --- the end ---
+
+    def complete(self) -> None:
+        """The checkpoint that is being written is completed at the end."""
+
+    def fail(self, cause: str) -> str:
+        return self.whole.first.fail(cause)
+
+    def finish(self) -> None:
+        """Waits until all have finished, so that nobody goes with what others may need."""
+        self._steps.end_ahead()
+        if not self._notice.has_left:
+            with contextlib.suppress(OSError):  # it has ended in another way
+                self._call(self._steps.wait_for_all)
+        for engine in self._engines:
+            engine.finish()

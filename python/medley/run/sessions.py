@@ -1,0 +1,193 @@
+"""How the processes of a run make together what a script asks a trainer for."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from medley.checkpoint import Checkpoint, Saving
+from medley.cursor import Cursor
+from medley.engine import Engine
+from medley.metrics import Metrics
+from medley.run import ends, exchange
+from medley.run.elastic_session import ElasticSession
+from medley.run.job import Job
+from medley.run.journal import Kind
+from medley.whole import Whole
+
+Made = TypeVar("Made")
+Values = Mapping[str, float]
+
+
+class Session(Protocol):
+    """Of one whole, from when its first runs are made. In an elastic run it does again what a loss
+    has broken off."""
+
+    whole: Whole
+    is_elastic: bool  # it goes on when processes are lost
+
+    def step(self, engine: Engine, batch: Any) -> Metrics: ...
+    def evaluate(self, engine: Engine, batches: Iterable[Any]) -> dict[str, float]: ...
+    def predict(self, engine: Engine, batch: Any) -> dict[str, Any]: ...
+
+    # What all processes make at the same place: now; or once in a run, so that a process that
+    # comes later is told what it gave.
+    def together(self, make: Callable[[], Made]) -> Made: ...
+    def once(self, kind: Kind, make: Callable[[], Made]) -> Made: ...
+    def evaluated(self, make: Callable[[], Values]) -> Values: ...
+
+    # The steps before the last evaluation, and what it found, maybe before this process has come.
+    def last_evaluation(self) -> tuple[int, Values] | None: ...
+
+    # Training goes on from a checkpoint after so many steps of each objective, or (no path) from
+    # what no checkpoint has.
+    def begin_at(self, counts: list[int], path: str) -> None: ...
+
+    # Leaves out the steps that were made before this process has come: all but the last, or those
+    # of a call of `fit`, which ends after so many, if that is known. Returns the metrics of the
+    # last one.
+    def catch_up(self) -> Metrics | None: ...
+    def begin_fit(self, steps: int | None) -> Metrics | None: ...
+    def end_fit(self) -> None: ...
+
+    def complete(self) -> None: ...  # what is being saved, unless that is left to finish()
+    def fail(self, cause: str) -> str: ...  # ends the run; returns its first cause
+    def finish(self) -> None: ...  # this device has nothing more to do
+
+
+class LocalSession:
+    """All devices are threads of this process."""
+
+    is_elastic = False
+
+    def __init__(self, whole: Whole) -> None:
+        self.whole = whole
+        whole.open(self.introduce)
+        weakref.finalize(self, whole.saver.leave)
+
+    def introduce(self, engine: Engine) -> None:
+        """Tells others who this is."""
+
+    def step(self, engine: Engine, batch: Any) -> Metrics:
+        if (shared := self.whole.shared) is not None:
+            shared.bring(engine.name)
+            shared.take(engine.name)
+        done = engine.run.steps
+        try:
+            metrics = engine.step(engine.read(batch))
+        finally:  # Ctrl-C may be raised behind a step
+            engine.steps += engine.run.steps - done
+        self.whole.saver.poll()
+        return metrics
+
+    def evaluate(self, engine: Engine, batches: Iterable[Any]) -> dict[str, float]:
+        return engine.evaluation.means(batches)
+
+    def predict(self, engine: Engine, batch: Any) -> dict[str, Any]:
+        return engine.evaluation.outputs(batch)
+
+    def evaluated(self, make: Callable[[], Values]) -> Values:
+        return make()
+
+    def last_evaluation(self) -> None:
+        return None
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        return make()
+
+    def once(self, kind: Kind, make: Callable[[], Made]) -> Made:
+        return make()
+
+    def begin_at(self, counts: list[int], path: str) -> None:
+        self.whole.set_steps(counts)
+
+    def catch_up(self) -> None:
+        return None
+
+    def begin_fit(self, steps: int | None) -> None:
+        return None
+
+    def end_fit(self) -> None:
+        return None
+
+    def complete(self) -> None:
+        self.whole.saver.wait()
+
+    def fail(self, cause: str) -> str:
+        return [engine.fail(cause) for engine in self.whole.engines.values()][0]
+
+    def finish(self) -> None:
+        if self.whole.saver is not None:  # all runs were made
+            self.whole.saver.wait()
+        for engine in self.whole.engines.values():
+            engine.report_slow()
+            engine.finish()
+
+
+class JobSession(LocalSession):
+    """One process per device, which are the same to the end: a lost one ends the run."""
+
+    def introduce(self, engine: Engine) -> None:
+        """Tells others who this is, and hears of their ends."""
+        assert engine.job is not None
+        ends.know_as(engine.plan.devices[engine.job.rank])
+        exchange.introduce()
+        if engine is self.whole.first:
+            ends.watch(self)
+
+
+def session_of(whole: Whole, this: Job | None) -> Session:
+    """Returns the session of this process, whose runs are made; `this`: None without a job."""
+    if this is None:
+        return LocalSession(whole)
+    return ElasticSession(whole, this) if this.elastic else JobSession(whole)
+
+
+def save(
+    session: Session,
+    folder: str | os.PathLike[str],
+    saving: Saving,
+    wait: bool,
+    data: Cursor | tuple[int, int, int] | None,
+) -> None:
+    """Writes a checkpoint: `Trainer.save` says more."""
+    path, place = os.fspath(folder), None if data is None else Cursor(*data)
+    error = session.once(Kind.SAVE, lambda: session.whole.save(path, saving, wait, place))
+    if wait and error:
+        raise OSError(error)
+
+
+def load(
+    session: Session, folder: str | os.PathLike[str], exact: bool, parameters_only: bool
+) -> Checkpoint:
+    """Takes everything from a checkpoint: `Trainer.load` says more."""
+    found = resume(session, folder, exact, parameters_only)
+    if found is None:
+        raise ValueError(f"{folder}: found no checkpoint, expected one")
+    return found
+
+
+def resume(
+    session: Session,
+    folder: str | os.PathLike[str],
+    exact: bool = False,
+    parameters_only: bool = False,
+) -> Checkpoint | None:
+    """Does so if there is one; else returns None."""
+    whole, path = session.whole, os.fspath(folder)
+    told = session.once(Kind.LOAD, lambda: whole.read(path, exact, parameters_only))
+    if told is None:
+        return None
+    found, step, rows, data, counts = told
+    for engine in whole.engines.values():
+        engine.resets.clear()
+    session.begin_at(counts, found)
+    return Checkpoint(found, step, rows, None if data is None else Cursor(*data))
+
+
+def go_on_after(session: Session, read: Callable[[], list[int]]) -> None:
+    """Takes what no checkpoint of this run has; `read` does, once in a run, and returns after how
+    many steps of each objective training goes on."""
+    session.begin_at(session.once(Kind.LOAD, read), "")
