@@ -227,9 +227,10 @@ def _weights(scores: Tensor) -> Tensor:
     return scores.softmax(-1).masked_fill(scores.amax(-1, keepdim=True) == -math.inf, 0.0)
 
 
-def _attention(
+def whole_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
+    """Returns what the op `attention` does, with all scores at once."""
     scores = _scores(q, k, bias, causal, scale)
     b, h, s = q.shape[:3]
     lse = scores.logsumexp(-1)
@@ -239,7 +240,7 @@ def _attention(
     return out, lse.reshape(b, h, s).contiguous()
 
 
-def _attention_backward(
+def whole_attention_backward(
     grad_out: Tensor,
     q: Tensor,
     k: Tensor,
@@ -250,6 +251,7 @@ def _attention_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what the op `attention_backward` does: the gradients of q, k and v."""
     scores = _scores(q, k, bias, causal, scale)
     b, g, r, s, _ = scores.shape
     wide = scores.dtype
@@ -470,8 +472,8 @@ def _same_as_first(x: Tensor, *_: Any) -> Tensor:
 
 
 _KERNELS: dict[str, Any] = {
-    "attention": _attention,
-    "attention_backward": _attention_backward,
+    "attention": whole_attention,
+    "attention_backward": whole_attention_backward,
     "dequantize_4bit": _dequantize_4bit,
     "dropout": _dropout,
     "dropout_backward": _dropout,

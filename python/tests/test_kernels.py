@@ -63,12 +63,12 @@ def test_attention(
         gradients = ops.attention_backward(grad, q, k, v, b, out, lse, causal, 0.3)
         assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
         return
-    expected, expected_lse = custom_ops._attention(q, k, v, b, causal, 0.3)
+    expected, expected_lse = custom_ops.whole_attention(q, k, v, b, causal, 0.3)
     close(out, expected)
     close(lse, expected_lse, dtype)
     # The heads of a position are neighbours: joining them is a view, as memory is predicted.
     assert out.transpose(1, 2).is_contiguous()
-    expected_grads = custom_ops._attention_backward(
+    expected_grads = custom_ops.whole_attention_backward(
         grad, q, k, v, b, expected, expected_lse, causal, 0.3
     )
     actual = ops.attention_backward(grad, q, k, v, b, out, lse, causal, 0.3)

@@ -87,7 +87,7 @@ def attention_error(
 
     ops = torch.ops.medley
     out, lse, *found = both_ways(on_card, ops.attention, ops.attention_backward)
-    reference = custom_ops._attention, custom_ops._attention_backward
+    reference = custom_ops.whole_attention, custom_ops.whole_attention_backward
     expected, _, *gradients = both_ways(rounded, *reference)
     error = max(
         error_of(each, known)
