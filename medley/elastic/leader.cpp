@@ -108,6 +108,18 @@ void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
   reports_.clear();
 }
 
+std::vector<std::string> staying(const Agreement& agreement) {
+  std::vector<std::string> left = agreement.members;
+  for (const std::string& device : agreement.leaving) std::erase(left, device);
+  return left;
+}
+
+std::string eldest(const Agreement& agreement) {
+  for (const std::string& device : agreement.members)
+    if (agreement.states.at(device) >= 0) return device;
+  throw Error(Blame::kUs, "no member of an epoch has a state");
+}
+
 Agreement Leader::agreement(const Decision& decision) const {
   Agreement agreement{epoch_ + 1, members(), {}, decision};
   for (const std::string& device : agreement.members) agreement.states[device] = -1;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "medley/base/units.h"
@@ -37,7 +38,13 @@ struct Agreement {
   std::vector<std::string> members;   // in the order of the first epoch
   std::map<std::string, int> states;  // the epoch whose plan says what a member has; -1: nothing
   Decision decision;
+  // By member, the copies that it keeps: the epoch of their plan, the steps done.
+  std::map<std::string, std::vector<std::pair<int, int64_t>>> kept{};
+  std::vector<std::string> leaving{};  // members that give what they have, and end
 };
+std::vector<std::string> staying(const Agreement& agreement);  // the members that a plan may use
+// Returns the first member that has a state, which plans for all. Requires: there is one.
+std::string eldest(const Agreement& agreement);
 
 struct Order {
   enum class Kind : uint8_t {

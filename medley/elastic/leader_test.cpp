@@ -221,5 +221,14 @@ TEST(Leader, AStepThatFailsAgainAndAgainEndsTheRun) {
   EXPECT_THAT(last, ElementsAre(Kind::kEnd));
 }
 
+TEST(Agreement, WhoLeavesIsNotPlannedForAndWhoHasAStatePlans) {
+  Agreement agreement{1, {"a", "b", "c"}, {{"a", -1}, {"b", 0}, {"c", 0}}, {4, {}}};
+  EXPECT_THAT(staying(agreement), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(eldest(agreement), "b");
+  agreement.leaving = {"b"};
+  EXPECT_THAT(staying(agreement), ElementsAre("a", "c"));
+  EXPECT_EQ(eldest(agreement), "b");
+}
+
 }  // namespace
 }  // namespace medley

@@ -21,6 +21,7 @@ using namespace nb::literals;
 
 namespace {
 
+using medley::Agreement;
 using medley::Leader;
 using medley::Moves;
 using medley::Order;
@@ -57,6 +58,14 @@ std::string kind_of(const Order& order) {
   return "";
 }
 
+using Kept = std::map<std::string, std::vector<std::pair<int, int64_t>>>;
+using AgreementTold = std::tuple<int,
+                                 std::vector<std::string>,
+                                 std::map<std::string, int>,
+                                 int64_t,
+                                 std::optional<double>,
+                                 Kept,
+                                 std::vector<std::string>>;
 using Before = std::tuple<const Program*, std::vector<int>, const SecondHomes*>;
 
 using Names = std::vector<std::pair<std::string, std::string>>;  // kinds and names
@@ -119,6 +128,19 @@ void init_leader(nb::module_& m) {
           "spreads"_a,
           "back"_a = 0,
           "loads"_a = 0)
+      .def_prop_ro(
+          "told",
+          [](const StepLeft& left) {
+            return std::tuple(left.device,
+                              left.step,
+                              to_string(left.reached),
+                              left.committed,
+                              left.commits,
+                              left.spreads,
+                              left.back,
+                              left.loads);
+          },
+          "The arguments that make it, for other processes.")
       .def(
           "catch_up",
           [](const StepLeft& left, int64_t step) {
@@ -127,16 +149,36 @@ void init_leader(nb::module_& m) {
           },
           "step"_a,
           "Returns whether to finish the step, and how many to undo, to have done `step`.");
+  nb::class_<Agreement>(m, "Agreement", "What all members of an epoch begin it with.")
+      .def(
+          "__init__",
+          [](Agreement* self, const AgreementTold& told) {
+            const auto& [epoch, members, states, step, committed, kept, leaving] = told;
+            new (self) Agreement{epoch, members, states, {step, committed}, kept, leaving};
+          },
+          "told"_a)
+      .def_prop_ro(
+          "told",
+          [](const Agreement& all) -> AgreementTold {
+            const auto& [step, committed] = all.decision;
+            return {all.epoch, all.members, all.states, step, committed, all.kept, all.leaving};
+          },
+          "All of it in this order, for other processes; a step of -1: none.")
+      .def_ro("epoch", &Agreement::epoch)
+      .def_ro("members", &Agreement::members)
+      .def_ro("states", &Agreement::states)
+      .def_prop_ro("step", [](const Agreement& all) { return all.decision.step; })
+      .def_prop_ro("committed", [](const Agreement& all) { return all.decision.committed; })
+      .def_rw("kept", &Agreement::kept)
+      .def_rw("leaving", &Agreement::leaving)
+      .def_prop_ro("staying", &medley::staying, "The members that a plan may use.")
+      .def_prop_ro("eldest", &medley::eldest, "The first that has a state: it plans for all.");
   nb::class_<Order>(m, "Order", "What the leader wants done.")
       .def_prop_ro("kind", &kind_of, "stop, fence, begin, go on or end")
       .def_ro("epoch", &Order::epoch)
       .def_ro("device", &Order::device)
       .def_ro("text", &Order::text)
-      .def_prop_ro("members", [](const Order& order) { return order.agreement.members; })
-      .def_prop_ro("states", [](const Order& order) { return order.agreement.states; })
-      .def_prop_ro("step", [](const Order& order) { return order.agreement.decision.step; })
-      .def_prop_ro("committed",
-                   [](const Order& order) { return order.agreement.decision.committed; });
+      .def_ro("agreement", &Order::agreement);
   const auto at = [](int64_t now) { return medley::Nanoseconds{now}; };
   const auto of_device = [at](void (Leader::*tell)(const std::string&, medley::Nanoseconds)) {
     return [at, tell](Leader& leader, const std::string& device, int64_t now) {

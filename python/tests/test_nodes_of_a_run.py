@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import types
 
+from medley._core import Agreement
 from medley.run import elastic
-from medley.run.epochs import PREFIX, Agreement
+from medley.run.epochs import PREFIX
 from medley.run.nodes import Node
 
 
@@ -55,8 +56,8 @@ def test_who_waits_to_be_taken_in_sees_any_number_of_epochs_pass() -> None:
     store, epochs = Store(), 3000
     for epoch in range(1, epochs + 1):
         members = ["a/0/0", "a/1/0"] if epoch == epochs else ["a/0/0"]
-        agreement = Agreement(epoch, members, dict.fromkeys(members, -1), -1, None)
-        store.set(f"{PREFIX}{epoch}/agreement", agreement.to_text())
+        agreement = Agreement((epoch, members, dict.fromkeys(members, -1), -1, None, {}, []))
+        store.set(f"{PREFIX}{epoch}/agreement", json.dumps(agreement.told))
     waits = types.SimpleNamespace(
         name="a/1/0", store=store, epoch=0, is_new=True, _check_run=lambda: None
     )

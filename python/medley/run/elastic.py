@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from medley import _runtime
+from medley import _core, _runtime
 from medley.run import ends, job
-from medley.run.epochs import PREFIX, Agreement, fail_epoch, finish_epoch, has_finished
+from medley.run.epochs import PREFIX, fail_epoch, finish_epoch, has_finished
 from medley.run.groups import EpochGroup
 from medley.run.watch import Watch
 
@@ -83,7 +83,7 @@ class Member:
 
     # --- between epochs ---
 
-    def next_agreement(self) -> Agreement:
+    def next_agreement(self) -> _core.Agreement:
         """Waits for the next epoch, which then is this one. Raises OSError when the run has ended
         instead, or goes on without this process."""
         while True:
@@ -94,7 +94,7 @@ class Member:
                     raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
                 time.sleep(POLL_SECONDS)
             self.epoch += 1
-            if self.name in (agreement := Agreement.parse(text)).members:
+            if self.name in (agreement := _core.Agreement(json.loads(text))).members:
                 return agreement
             if not self.is_new:
                 raise RunEndError(f"{self.name}: the others have gone on without this device")
@@ -109,9 +109,10 @@ class Member:
         """Tells that this process can be taken in, and what part of a step it would save."""
         self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", repr(gain))
 
-    def report(self, left: dict[str, Any]) -> None:
-        """Tells where this process is, of an epoch that has failed."""
-        self.store.set(self.key(f"report/{self.name}"), json.dumps(left))
+    def report(self, left: _core.StepLeft, state: int, kept: Sequence[tuple[int, int]]) -> None:
+        """Tells where this process is, of an epoch that has failed: of its last step; the epoch
+        whose plan says what it has, -1: nothing; and which copies it keeps."""
+        self.store.set(self.key(f"report/{self.name}"), json.dumps([left.told, state, kept]))
 
     def fail(self, cause: str) -> None:
         """Ends the epoch for all."""

@@ -15,7 +15,6 @@ this run has completed, or begun with; `run/loading` the one that all read, or h
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 
@@ -24,39 +23,6 @@ from medley.run import ends
 PREFIX = "run/"
 EVALUATES = "evaluates"
 _MOST_NOTED = 50  # checkpoints
-
-
-@dataclasses.dataclass(frozen=True)
-class Agreement:
-    """What all members of an epoch begin it with."""
-
-    epoch: int
-    members: list[str]  # devices, in the order of the first plan
-    states: dict[str, int]  # the epoch whose plan says what a member has; -1: nothing
-    step: int  # that all have done; -1: none
-    committed: float | None  # what its commit gave
-    # Which copies a member has (medley/run/second_homes.py): the epoch of their plan, steps done.
-    kept: dict[str, list[list[int]]] = dataclasses.field(default_factory=dict)
-    leaving: list[str] = dataclasses.field(default_factory=list)  # that give what they have and end
-
-    def to_text(self) -> str:
-        """For the store."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @staticmethod
-    def parse(text: str) -> Agreement:
-        """Of what to_text() returns."""
-        return Agreement(**json.loads(text))
-
-    @property
-    def staying(self) -> list[str]:
-        """The members that the plan may use."""
-        return [name for name in self.members if name not in self.leaving]
-
-    @property
-    def eldest(self) -> str:
-        """The first of those that have a state: who plans for all."""
-        return next(name for name in self.members if self.states[name] >= 0)
 
 
 def note_checkpoint(store: ends.Store, path: str, step: int) -> None:

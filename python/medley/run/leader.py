@@ -17,7 +17,7 @@ from typing import Any
 from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
-from medley.run.epochs import EVALUATES, PREFIX, Agreement, fail_epoch, has_finished
+from medley.run.epochs import EVALUATES, PREFIX, fail_epoch, has_finished
 from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
 from medley.run.supervisor import Device, Failed, Supervisor
 
@@ -64,13 +64,13 @@ class ElasticSupervisor(Supervisor):
         self._settle = settle
         self._changed: float | None = None  # when the last guests were taken in
         self._change_seconds = min(CHANGE_SECONDS, CHANGE_SHARE * settle)
-        self._kept: dict[str, list[list[int]]] = {}  # copies that a member has reported
+        self._kept: dict[str, list[tuple[int, int]]] = {}  # copies that a member has reported
         self._recovery: dict[str, Any] = {}
         self._since = 0.0
         self._look_seconds = _LOOK_SECONDS
         self._ended = ""
         members = {name: -1 for name in names}
-        self._begin(Agreement(0, self._names, members, -1, None))
+        self._begin(_core.Agreement((0, self._names, members, -1, None, {}, [])))
         self._recovery = {}
 
     def _goes_on(self) -> bool:
@@ -232,11 +232,8 @@ class ElasticSupervisor(Supervisor):
                 self._pulses[name] = pulse
                 self._leader.lives(name, now)
             if (text := self._get(epoch, f"report/{name}")) is not None:
-                left = json.loads(text)
-                state = left.pop("state")
-                left.pop("at")
-                self._kept[name] = left.pop("kept")
-                self._leader.reported(epoch, _core.StepLeft(**left), state, now)
+                left, state, self._kept[name] = json.loads(text)
+                self._leader.reported(epoch, _core.StepLeft(*left), state, now)
             if self._get(epoch, f"built/{name}") is not None:
                 self._leader.built(epoch, name, now)
         for name, since in list(self._awaited.items()):
@@ -274,19 +271,11 @@ class ElasticSupervisor(Supervisor):
         elif order.kind == "begin":
             self._agrees = False
             self._note("agree")
-            kept = {name: self._kept.get(name, []) for name in order.members}
+            agreement = order.agreement
+            agreement.kept = {n: k for n, k in self._kept.items() if n in agreement.members}
             self._kept = {}
-            self._begin(
-                Agreement(
-                    self._leader.epoch,
-                    order.members,
-                    order.states,
-                    order.step,
-                    order.committed,
-                    kept,
-                    self._leaving(order.members),
-                )
-            )
+            agreement.leaving = self._leaving(agreement.members)
+            self._begin(agreement)
         elif order.kind == "go on":
             self._note("enter")
             for name in self._recovery["left"]:
@@ -325,11 +314,11 @@ class ElasticSupervisor(Supervisor):
         told = {"device": "", "told_by": "", "in_exchange": False, "blame": "environment"}
         self._store.set_first(ends.FIRST_FAILURE, json.dumps({**told, "cause": cause}))
 
-    def _begin(self, agreement: Agreement) -> None:
+    def _begin(self, agreement: _core.Agreement) -> None:
         self._recovery["step"] = agreement.step
         self._recovery["members"] = agreement.staying
         self._recovery["left"] = agreement.leaving
-        self._store.set(f"{PREFIX}{agreement.epoch}/agreement", agreement.to_text())
+        self._store.set(f"{PREFIX}{agreement.epoch}/agreement", json.dumps(agreement.told))
 
     def _note(self, what: str) -> None:
         now = time.monotonic()

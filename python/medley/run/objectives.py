@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from medley import _core, _runtime, checkpoint
+from medley._core import Agreement
 from medley.cluster import Cluster
 from medley.plan import Plan
 from medley.run import devices, exchange, job
 from medley.run.ahead import key_of
 from medley.run.elastic import Member
-from medley.run.epochs import Agreement
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
 from medley.run.tempo import Factors, wanted

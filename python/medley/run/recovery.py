@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 
 from medley import _core
+from medley._core import Agreement
 from medley.run import epochs, exchange, job
 from medley.run.elastic import RunEndError
-from medley.run.epochs import Agreement
 from medley.run.sources import Source, Sources
 from medley.run.steps import Steps
 from medley.shared_state import Owners
@@ -94,22 +94,12 @@ class Recovery:
         return reached, committed, commits, spreads
 
     def _report(self) -> None:
-        reached, committed, commits, spreads = self._left()
-        self._member.report(
-            {
-                "device": self._member.name,
-                "step": self._progress.begun,
-                "reached": reached,
-                "committed": committed,
-                "commits": commits,
-                "spreads": spreads,
-                "back": self._progress.back,
-                "loads": self._lives.newest,
-                "kept": [(each.epoch, each.done) for each in self._steps.versions],
-                "state": self._progress.epoch,
-                "at": time.time(),
-            }
+        progress = self._progress
+        left = _core.StepLeft(
+            self._member.name, progress.begun, *self._left(), progress.back, self._lives.newest
         )
+        kept = [(each.epoch, each.done) for each in self._steps.versions]
+        self._member.report(left, progress.epoch, kept)
 
     def _enter(self, agreement: Agreement) -> None:
         """Begins an epoch with what all of its members have."""

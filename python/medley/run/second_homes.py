@@ -66,7 +66,7 @@ class Pace:
         return self._every or _core.steps_between_copies(costs, step)
 
 
-class SecondHomes:
+class Copies:
     """Of one process. `every`: the steps between copies; 0: so that they cost little."""
 
     def __init__(self, every: int, find: Callable[[int], _core.SecondHomes]) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medley import _core, _runtime
+from medley._core import Agreement
 from medley.run import epochs
 from medley.run.elastic import Member
-from medley.run.epochs import Agreement
-from medley.run.second_homes import SecondHomes
+from medley.run.second_homes import Copies
 
 if TYPE_CHECKING:
     from medley.run.objectives import Objectives
@@ -37,7 +37,7 @@ class Source:
 class Sources:
     """As one member sees them; all members find the same."""
 
-    def __init__(self, objectives: Objectives, member: Member, second: SecondHomes | None) -> None:
+    def __init__(self, objectives: Objectives, member: Member, second: Copies | None) -> None:
         self._number, self._programs = objectives.number, objectives.programs
         self._member, self._second = member, second
 

@@ -20,7 +20,7 @@ from medley.run.journal import Journal, Kind
 from medley.run.lives import Life, Progress
 from medley.run.notice import Notice
 from medley.run.objectives import Objectives
-from medley.run.second_homes import SecondHomes, Version
+from medley.run.second_homes import Copies, Version
 from medley.run.tempo import Factors, Tempo
 
 
@@ -34,7 +34,7 @@ class Steps:
         self.acts = Acts(member, self.journal, self.progress)
         self.notice = Notice()
         every = job.second_homes_every() if number == 1 else None
-        self.second = None if every is None else SecondHomes(every, objectives.homes)
+        self.second = None if every is None else Copies(every, objectives.homes)
         self._whole, self._engines = objectives.whole, objectives.engines
         self._lives = self.journal.lives
         self.safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
