@@ -238,31 +238,20 @@ class Engine:
             rank = None if self.job is None else self.job.rank
             planned = self.inputs.planned(self.plan.global_batch)
             # An engine ends, with what it saves, when its user lets go of it: nothing of it has it.
-            itself = weakref.proxy(self)
-            self._sizes = Sizes(
-                self.run,
-                self.program,
-                planned,
-                rank,
-                lambda length, example: itself.program_at(length, example),
-            )
+            at_length = functools.partial(Engine._program_at, weakref.proxy(self))
+            self._sizes = Sizes(self.run, self.program, planned, rank, at_length)
         return self._sizes
 
-    def program_at(self, length: int, example: Any) -> _core.Program:
+    def _program_at(self, length: int, example: Any) -> _core.Program:
         """Returns the program for sequences of this length, as a model that is captured with them
         has it."""
         example = carried.with_zeros(example, self.graph, self.inputs)
         graph = capture_alike(self.model, example, self.graph, length)
         rule = self.optimizer.core(graph.core, self.is_elastic)
+        graphs, kept = (self.graph.core, graph.core), self._options["keep_gradients"]
         try:
             return self.program.alike(
-                self.graph.core,
-                graph.core,
-                self.plan.core,
-                self.machines,
-                rule,
-                self._options["keep_gradients"],
-                self.is_elastic,
+                *graphs, self.plan.core, self.machines, rule, kept, self.is_elastic
             )
         except ValueError as error:
             raise ValueError(f"batch of length {length}: {error}") from None

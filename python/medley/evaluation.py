@@ -145,9 +145,8 @@ class Evaluation:
         """Returns what has to be the same in all processes, of a batch of which each has all rows
         or reads its own."""
         with self._reading():
-            return self._engine.inputs.told(
-                batch, self._times(batch) * self._engine.plan.global_batch
-            )
+            most = self._times(batch) * self._engine.plan.global_batch
+            return self._engine.inputs.told(batch, most)
 
     def drop_values(self) -> None:
         """Lets go of the parameters."""
@@ -177,49 +176,36 @@ class Evaluation:
     def _begin(self, batch: Any, times: int) -> _Begun:
         """Makes the run for so many times the rows of the plan, with the first batch as an
         example."""
-        if self._engine.is_elastic:
+        of, graph = self._engine, self._engine.graph
+        if of.is_elastic:
             self._captured = exchange.from_any(self._captured)
-        with self._reading(), in_eval_mode(self._engine.model):
+        with self._reading(), in_eval_mode(of.model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-            example = carried.with_zeros(
-                self._engine.inputs.longest(example), self._engine.graph, self._engine.inputs
-            )
-            forward, self._captured = capture_forward(
-                self._engine.model, example, self._engine.graph, self._captured
-            )
-        plan, program = lowered(
-            self._engine.plan, self._engine.graph.core, forward.core, self._engine.machines, times
-        )
-        made = _runtime.Run(
-            program, self._engine.machines, self._options(plan, program, self._engine.run.seed)
-        )
-        if self._engine.is_elastic:
+            example = carried.with_zeros(of.inputs.longest(example), graph, of.inputs)
+            forward, self._captured = capture_forward(of.model, example, graph, self._captured)
+        plan, program = lowered(of.plan, graph.core, forward.core, of.machines, times)
+        made = _runtime.Run(program, of.machines, self._options(plan, program))
+        if of.is_elastic:
             exchange.check()  # whoever ends all waits may have come before the run
-        rows = times * self._engine.plan.global_batch
-        types = carried.held_types(
-            whole_tensors.types_of(forward.core), self._engine.graph.carry, rows
-        )
-        known = set(self._engine.run.values)
+        rows = times * of.plan.global_batch
+        types = carried.held_types(whole_tensors.types_of(forward.core), graph.carry, rows)
+        known = set(of.run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
         self.lacking = [each for each in lacking if each in set(made.values)]
-        whole_tensors.start(
-            made,
-            self._engine.job,
-            lacking,
-            forward.constants,
-            lambda: tensors_of(self._engine.model),
-        )
-        rank = None if self._engine.job is None else self._engine.job.rank
-        inputs = self._engine.inputs.of(types)
+        constants = forward.constants
+        whole_tensors.start(made, of.job, lacking, constants, lambda: tensors_of(of.model))
+        rank = None if of.job is None else of.job.rank
+        inputs = of.inputs.of(types)
         size = inputs.planned(rows)
         at_length = functools.partial(self._at_length, plan.core, forward, program)
         sizes = Sizes(made, program, size, rank, at_length)
         return _Begun(made, sizes, inputs, carried.zeros(types))
 
-    def _options(self, plan: Plan, program: _core.Program, seed: int) -> dict[str, Any]:
+    def _options(self, plan: Plan, program: _core.Program) -> dict[str, Any]:
         """Returns those of the run."""
         options = devices.options(plan, program, self._engine.machines, self._engine.job)
-        options |= {"emulation": {}, "seed": seed}  # it takes no time of the emulated devices
+        # It takes no time of the emulated devices.
+        options |= {"emulation": {}, "seed": self._engine.run.seed}
         if self._engine.is_elastic:
             # In an epoch the run that trains watches over the others, and this one is part of it.
             del options["membership"]

@@ -18,8 +18,7 @@ from medley.engine import Engine
 from medley.evaluation import is_batch
 from medley.first_step import FirstStep
 from medley.graph import Graph, as_graph
-from medley.joint_job import JointJob
-from medley.joint_state import JointWhole
+from medley.joint_state import JointJob, JointWhole
 from medley.lengths import Lengths
 from medley.metrics import Metrics
 from medley.model_files import write_model

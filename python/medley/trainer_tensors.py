@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from medley import carried, whole_tensors
-from medley.run.kept import AVERAGE, averages_of, loss_scale_of
 from medley.run.sessions import go_on_after
 from medley.shapes import sizes_of
 from medley.whole_tensors import CARRIED, CONSTANT
@@ -16,6 +15,9 @@ from medley.whole_tensors import CARRIED, CONSTANT
 if TYPE_CHECKING:
     from medley.engine import Engine
     from medley.run.sessions import Session
+
+AVERAGE = "average:"  # before the name of a parameter
+_SCALE = ("state", "loss_scale")  # ops/update_ops.h
 
 
 class WholeTensors:
@@ -152,3 +154,18 @@ class WholeTensors:
             for kind, name in self.engine.run.values
             if kind == "state" and ":" in name and not name.startswith((AVERAGE, "master:"))
         ]
+
+
+def loss_scale_of(run: Any, first: float, of_last_step: bool = False) -> float:
+    """Returns the scale of the loss in the next step of a run, or in the last one; 1 without."""
+    if run is None or _SCALE not in run.values:
+        return 1.0
+    state = run.shard(*_SCALE, 0)
+    return 1.0 if state is None else first * (1 + float(state[3 if of_last_step else 0]))
+
+
+def averages_of(run: Any) -> list[str]:
+    """Returns the names of the averages that a run keeps."""
+    if run is None:
+        return []
+    return [name for kind, name in run.values if kind == "state" and name.startswith(AVERAGE)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from medley.metrics import Given
-from medley.run import told
+from medley.run import acts
 from medley.run.journal import SCRIPT, Journal, Kind, Replay, Step
 
 RESULTS = {  # by kind, what others can be told of
@@ -42,7 +42,7 @@ def with_steps(count: int, asked: int = 0, number: int = 1) -> Journal:
 
 def passed(journal: Journal, steps: int, into: Journal) -> Journal:
     """Lets another process load what one exports, as text."""
-    into.load(told.parse(told.to_text(journal.export(steps))))
+    into.load(acts.parse(acts.to_text(journal.export(steps))))
     return into
 
 

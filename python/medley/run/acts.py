@@ -7,15 +7,23 @@ can be told, so all read them again with a process that has not.
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from medley.run import exchange, told
+import safetensors.torch
+from torch import Tensor
+
+from medley.run import exchange
 from medley.run.elastic import Member
 from medley.run.job import Job
 from medley.run.journal import SCRIPT, Journal, Kind, Step
 from medley.run.lives import Progress
+
+_TENSOR = "tensor"
+_FILE = "safetensors"  # the only key of an entry that stands for a tensor
 
 
 class Acts:
@@ -35,11 +43,11 @@ class Acts:
             return
         key = f"{kind.key}/{place[0]}/{place[1]}/{number}"
         if this is None:
-            given = told.parse(self._member.wait(key))
+            given = parse(self._member.wait(key))
         else:
             given = act()
             if this.rank == 0 and self._progress.spares:
-                self._member.store.set(self._member.key(key), told.to_text(given))
+                self._member.store.set(self._member.key(key), to_text(given))
         self._journal.record(kind, place, number, given)
 
     def begin_fit(self, steps: int | None) -> int | None:
@@ -100,12 +108,35 @@ class Acts:
         most = max(progress)
         loaded = None
         if own[:2] < most:
-            records, loaded = told.parse(member.wait("journal"))
+            records, loaded = parse(member.wait("journal"))
             journal.load(records)
         elif member.name == member.members[progress.index(most)] and min(progress) < most:
-            text = told.to_text([journal.export(steps), more])
+            text = to_text([journal.export(steps), more])
             member.store.set(member.key("journal"), text)
         writing = next((each for _, each in every if each is not None), None)
         journal.set_writing(-1 if writing is None else writing[1], writing)
         self._until = max(self._until, *(each[2] + 1 for each, _ in every))
         return loaded
+
+
+def to_text(value: Any) -> str:
+    """Returns the text of a value: JSON, where a tensor is a safetensors file."""
+    return json.dumps(value, default=_packed)
+
+
+def parse(text: str) -> Any:
+    """Returns the value whose text this is."""
+    return json.loads(text, object_hook=_unpacked)
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return float(value)
+    file = safetensors.torch.save({_TENSOR: value.detach().cpu().contiguous()})
+    return {_FILE: base64.b64encode(file).decode()}
+
+
+def _unpacked(found: dict[str, Any]) -> Any:
+    if found.keys() != {_FILE}:
+        return found
+    return safetensors.torch.load(base64.b64decode(found[_FILE]))[_TENSOR]

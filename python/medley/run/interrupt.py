@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from medley.run import exchange, job
+from medley.run import exchange
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -58,8 +58,7 @@ class Interrupt:
         """Returns whether to stop now; every process calls it before each step."""
         if self._trainer.is_alone:
             return self._asked
-        this = job.current()
-        if this is not None and this.elastic:
+        if self._trainer.is_elastic:
             return self._is_last()
         last = self._sum
         asked = torch.tensor(int(self._asked))

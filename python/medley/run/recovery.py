@@ -5,6 +5,7 @@ The rules are the core's (`medley/elastic`): which step all have done, and which
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -17,19 +18,7 @@ from medley.run.sources import Source, Sources
 from medley.run.steps import Steps
 from medley.shared_state import Owners
 
-
-class Times:
-    """Seconds that the parts of a recovery take, by cause."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self.seconds: dict[str, float] = {}
-
-    def note(self, cause: str) -> None:
-        """All since the last note is for this."""
-        now = time.monotonic()
-        self.seconds[cause] = now - self._last
-        self._last = now
+_PARTS = ("catch_up", "plan", "program", "build", "restore")  # of a recovery, in order
 
 
 class Recovery:
@@ -103,15 +92,15 @@ class Recovery:
 
     def _enter(self, agreement: Agreement) -> None:
         """Begins an epoch with what all of its members have."""
-        times = Times()
+        marks = [time.monotonic()]  # when each of the _PARTS began
         member, progress, epoch = self._member, self._progress, agreement.epoch
         if self._all.first.run is not None:
             self._seeds = [int(engine.run.seed) for engine in self._all.engines]
         if agreement.states[member.name] >= 0:
             self._catch_up(agreement)
-        times.note("catch_up")
+        marks.append(time.monotonic())
         plans = self._all.plan(agreement, progress.epoch)
-        times.note("plan")
+        marks.append(time.monotonic())
         used = plans[0].devices
         for engine in self._all.engines:
             engine.evaluation.move()
@@ -121,9 +110,9 @@ class Recovery:
         with member.watched(group.abort):
             owners = self._agree_on_owners(agreement, members)
             source = self._source(agreement, owners)
-            times.note("program")
+            marks.append(time.monotonic())
             runs = self._all.make_runs(epoch, members)
-            times.note("build")
+            marks.append(time.monotonic())
             step, seeds = source.done - 1, self._seeds
             if source.saved:
                 found, seeds, moved = self._all.take_saved(source, runs, members)
@@ -136,7 +125,7 @@ class Recovery:
             seeds = self._share_history(agreement, step, seeds)  # when all have been restored
         if len(members) > len(used) and member.name in used:
             exchange.use(group.first(len(used)))  # the spares take no part in the rest
-        times.note("restore")
+        marks.append(time.monotonic())
         progress.members = [name for name in members if name not in agreement.leaving]
         progress.spares = len(progress.members) - len(used)
         self._seeds = seeds
@@ -150,7 +139,8 @@ class Recovery:
         self._steps.acts.begin_epoch()
         self._steps.begin_epoch(self._all.factors(epoch))
         told = {"at": time.time(), "step": step, "source": source.what, "bytes": moved}
-        text = json.dumps({**told, "seconds": times.seconds})
+        seconds = [after - before for before, after in itertools.pairwise(marks)]
+        text = json.dumps({**told, "seconds": dict(zip(_PARTS, seconds, strict=True))})
         member.store.set(member.key(f"built/{member.name}"), text)
 
     def _agree_on_owners(self, agreement: Agreement, members: Sequence[str]) -> Owners:
