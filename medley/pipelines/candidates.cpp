@@ -66,7 +66,8 @@ CandidateSet::CandidateSet(const Request& request,
     pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
                                devices,
                                mesh_sizes(pool),
-                               least_memory(request.cluster, pool.devices)});
+                               least_memory(request.cluster, pool.devices),
+                               devices <= pool.per_node});
     if (!pool.alike)
       alike_nodes_.emplace(static_cast<int>(&pool - pools.data()),
                            AlikeNodes(request.cluster, request.costs->topology(), pool.devices));

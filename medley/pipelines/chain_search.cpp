@@ -207,6 +207,12 @@ class Search {
     if (!once_ || (pool == comes_back_ && behind.finished == 0)) return behind.finished;
     return behind.finished | 1u << pool;
   }
+  // Whether messages of a stage on `pool` share the port of stages behind those of `next`. A bound
+  // does not count that: how much they share depends on what both boundaries send.
+  bool comes_back(int pool, int next, const Bucket& behind) const {
+    return pool != next && !search_.any_schedule() && table_.has_one_port(pool) &&
+           behind.used.of(pool) > 0;
+  }
   void add_stages(int layer, int pool);
   void add_last(const Option& option, int begin);
   void add_stage(const Option& option, int begin, int end);
@@ -447,10 +453,17 @@ void Search::add_stage(const Option& option, int begin, int end) {
     const Crossing* crossing = table_.crossing(option.pool, next, end);
     if (!crossing || crossing->occupied > search_.longest) continue;
     const Step step = step_over(option, begin, *crossing);
+    std::optional<Step> back;
+    if (const Crossing* twice = table_.crossing_back(option.pool, next, end);
+        twice != crossing && twice->occupied <= search_.longest)
+      back.emplace(step_over(option, begin, *twice));
     const int64_t below = search_.below - step.least - step.cost;
     for (const Bucket& bucket : behind) {
       if (labels_[at(bucket.begin)].cost >= below) break;
-      add_before(step, bucket, next);
+      if (!comes_back(option.pool, next, bucket))
+        add_before(step, bucket, next);
+      else if (back)
+        add_before(*back, bucket, next);
     }
   }
 }

@@ -87,6 +87,9 @@ struct PipelinePool {
   // powers of two do.
   std::vector<int> sizes;
   Bytes memory;  // of a device
+  // Whether all its devices send to other pools through one port: where a chain comes back to the
+  // pool from another one, messages over that boundary take twice as long.
+  bool one_port = false;
 };
 
 // What one micro-batch moves over the cut after a layer, skip connections included.

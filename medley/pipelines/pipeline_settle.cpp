@@ -51,8 +51,14 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
     stage.option = table.offered(o);
     stage.room = static_cast<int>(std::min<int64_t>(o.room, plan.microbatches));
     plan.stages.push_back(stage);
-    if (i + 1 < chain.stages.size())
-      plan.boundaries.push_back(table.crossing(o.pool, chain.stages[i + 1]->pool, end)->times);
+    if (i + 1 == chain.stages.size()) continue;
+    const int next = chain.stages[i + 1]->pool;
+    const bool comes_back =
+        next != o.pool && std::any_of(chain.stages.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                      chain.stages.end(),
+                                      [&](const Option* behind) { return behind->pool == o.pool; });
+    plan.boundaries.push_back(comes_back ? table.crossing_back(o.pool, next, end)->times
+                                         : table.crossing(o.pool, next, end)->times);
   }
   if (chain.stages.size() > 1)
     plan.exchange = {table.exchange(chain.stages.front()->pool, chain.stages.back()->pool)};

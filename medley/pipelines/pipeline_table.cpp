@@ -46,6 +46,13 @@ void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offe
   offered = std::move(kept_offered);
 }
 
+Crossing crossing_of(const BoundaryTimes& times) {
+  return {times.round_trip().value,
+          std::max(times.forward, times.backward).value,
+          (times.forward + times.latency).value,
+          times};
+}
+
 // [begin][end] where the first layers are that are like [begin, end), one after the other.
 std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int layers) {
   const auto n = at(layers);
@@ -177,7 +184,8 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
   const std::vector<CutBytes>& cuts = request.microbatches[at(choice)].cuts;
   const auto count = at(pools());
   const auto n = at(layers_);
-  stored_->crossings.resize(count * count * n);
+  stored_->crossings.resize(2 * count * count * n);
+  for (const PipelinePool& pool : request.pools) stored_->one_port.push_back(pool.one_port);
   stored_->linked.assign(count * count, 0);
   int64_t longest = 0;
   for (size_t from = 0; from < count; ++from)
@@ -189,15 +197,16 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
       if (!up || !down) continue;
       stored_->linked[from * count + to] = 1;
       for (size_t end = 1; end < n; ++end) {
-        Crossing& c = stored_->crossings[(from * count + to) * n + end];
         // BoundaryTimes has one latency: the mean has the same round trip.
-        c.times.forward = occupied(*up, cuts[end - 1].up);
-        c.times.backward = occupied(*down, cuts[end - 1].down);
-        c.times.latency = {(up->latency + down->latency).value / 2};
-        c.round_trip = c.times.round_trip().value;
-        c.occupied = std::max(c.times.forward, c.times.backward).value;
-        c.up = (c.times.forward + c.times.latency).value;
-        longest = std::max(longest, c.round_trip);
+        const BoundaryTimes times{occupied(*up, cuts[end - 1].up),
+                                  occupied(*down, cuts[end - 1].down),
+                                  {(up->latency + down->latency).value / 2}};
+        const size_t own = (from * count + to) * n + end;
+        stored_->crossings[own] = crossing_of(times);
+        Crossing& back = stored_->crossings[count * count * n + own];
+        back =
+            crossing_of({times.forward * int64_t{2}, times.backward * int64_t{2}, times.latency});
+        longest = std::max(longest, back.round_trip);
       }
     }
   longest_period_ += longest * layers_;

@@ -120,6 +120,15 @@ class Table {
     return &stored_->crossings[pair * at(layers_) + at(end)];
   }
 
+  // The same where `from`, another pool with one port, has stages behind those of `to`.
+  const Crossing* crossing_back(int from, int to, int end) const {
+    const Crossing* crossing = this->crossing(from, to, end);
+    if (!crossing || from == to || !stored_->one_port[at(from)]) return crossing;
+    return crossing + stored_->crossings.size() / 2;
+  }
+
+  bool has_one_port(int pool) const { return stored_->one_port[at(pool)] != 0; }
+
   // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
   int64_t exchange(int first, int last) const {
     return stored_->exchanges[at(first) * devices_.size() + at(last)];
@@ -192,9 +201,10 @@ class Table {
     // [pool, size][end][begin]
     std::vector<int64_t> least_time, least_over, most_room, least_fill, least_stay, least_in_front;
     std::vector<int64_t> least_from, least_time_of, least_stay_of;  // [pool, size][begin][end]
-    std::vector<Crossing> crossings;                                // [from][to][end]
-    std::vector<char> linked;                                       // [from][to]
-    std::vector<int64_t> exchanges;                                 // [first][last]
+    std::vector<Crossing> crossings;  // [from][to][end]; then those that take twice as long
+    std::vector<char> one_port;       // [pool]
+    std::vector<char> linked;         // [from][to]
+    std::vector<int64_t> exchanges;   // [first][last]
     std::vector<int64_t> steps;
     int64_t least_first_update = kNever;
     bool has_late_weights = false;

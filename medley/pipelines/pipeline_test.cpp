@@ -53,6 +53,7 @@ Example random_example(uint64_t seed) {
     for (int size = 1; size <= pool.devices; ++size)
       if (size == 1 || draw(0, 2) > 0) pool.sizes.push_back(size);
     pool.memory = {tight ? draw(6, 14) : draw(8, 40)};
+    pool.one_port = draw(0, 1) == 1;
     request.pools.push_back(pool);
   }
   request.links.assign(at(pools), {});
@@ -210,6 +211,27 @@ class Exhaustive {
   }
 
   void judge() {
+    const std::vector<BoundaryTimes> alone = boundaries_;
+    for (size_t i = 0; i < boundaries_.size(); ++i)
+      if (shares_a_port(i)) {
+        boundaries_[i].forward = boundaries_[i].forward * int64_t{2};
+        boundaries_[i].backward = boundaries_[i].backward * int64_t{2};
+      }
+    judge_times();
+    boundaries_ = alone;
+  }
+
+  // Whether a chain comes back over the boundary to a pool that it has left through one port.
+  bool shares_a_port(size_t boundary) const {
+    const int pool = stages_[boundary].range.pool;
+    if (pool == stages_[boundary + 1].range.pool || !request_.pools[at(pool)].one_port)
+      return false;
+    return std::any_of(stages_.begin() + static_cast<std::ptrdiff_t>(boundary) + 1,
+                       stages_.end(),
+                       [&](const PipelineStage& behind) { return behind.range.pool == pool; });
+  }
+
+  void judge_times() {
     if (!exchange()) return;
     if (request_.last_pool >= 0 && stages_.back().range.pool != request_.last_pool) return;
     if (request_.use == DeviceUse::kOnce && first_comes_back_in_the_middle()) return;
