@@ -13,8 +13,8 @@
 #include "medley/cli/explain_words.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
-#include "medley/program/calls.h"
 #include "medley/program/relays.h"
+#include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 #include "medley/sim/relay_times.h"
 #include "medley/stages/layers.h"
@@ -55,11 +55,10 @@ struct Sent {
 Sent sent_by(const LoweredStage& stage, const CostModel& costs) {
   CommunicationPrices prices(stage, costs);
   Sent sent;
-  for (const Call& call : stage.calls)
-    for (const Step& step : steps_of(stage, call))
-      if (const auto* post = std::get_if<Post>(&step);
-          post && only_sends(stage.communications[at(post->communication)]))
-        sent.add(prices.exchanges(post->communication, call.microbatch, 0), costs.topology());
+  walk(stage, [&](const Call& call, Position, const Post& post) {
+    if (only_sends(stage.communications[at(post.communication)]))
+      sent.add(prices.exchanges(post.communication, call.microbatch, 0), costs.topology());
+  });
   return sent;
 }
 

@@ -7,7 +7,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -28,11 +28,10 @@ DriftMeter::DriftMeter(const Program& program, const CostModel& costs) {
       DeviceKind kind = costs.cluster().kind(stage.devices[d]);
       kind.bf16_as = bf16_as(stage, d);
       device.kind = kind.name;
-      for (const Call& call : stage.calls)
-        for (const Step& step : steps_of(stage, call))
-          if (const auto* segment = std::get_if<Segment>(&step))
-            device.prices.push_back(
-                price(stage, *segment, stage.tables.at(at(call.microbatch)).at(d), kind, costs));
+      walk(stage, [&](const Call& call, Position, const Segment& segment) {
+        device.prices.push_back(
+            price(stage, segment, stage.tables.at(at(call.microbatch)).at(d), kind, costs));
+      });
     }
   }
 }

@@ -5,9 +5,8 @@
 
 #include "medley/base/at.h"
 #include "medley/ops/update_ops.h"
-#include "medley/program/calls.h"
-#include "medley/program/lifetimes.h"
 #include "medley/program/relays.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -94,12 +93,11 @@ int commit_first(const LoweredStage& stage, std::vector<Item>& order) {
 
 bool spreads_after_commit(const LoweredStage& stage) {
   if (stage.commit == kNone) return false;
-  bool behind = false;
-  for (const Step& step : find_function(stage, FunctionKind::kUpdate).steps) {
-    if (behind && !std::holds_alternative<Segment>(step)) return true;
-    if (const auto* wait = std::get_if<Wait>(&step)) behind |= wait->communication == stage.commit;
-  }
-  return false;
+  const std::vector<Item> items = items_of(find_function(stage, FunctionKind::kUpdate).steps);
+  const auto commit = std::ranges::find(items, Item{Item::Kind::kWait, stage.commit});
+  return commit != items.end() && std::any_of(commit + 1, items.end(), [](const Item& item) {
+           return item.kind != Item::Kind::kOp;
+         });
 }
 
 }  // namespace medley

@@ -14,16 +14,9 @@
 #include "medley/program/crossing.h"
 #include "medley/program/lower.h"
 #include "medley/program/symbols.h"
+#include "medley/program/walk.h"
 
 namespace medley {
-
-// One entry of the order of a function, before lifetimes are known.
-struct Item {
-  enum class Kind : uint8_t { kOp, kPost, kWait };
-  Kind kind;
-  int index;       // of the op or the communication
-  bool last_only;  // only in the last micro-batch's variant of the function
-};
 
 class Emitter {
  public:

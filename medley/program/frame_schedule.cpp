@@ -1,46 +1,14 @@
 #include "medley/program/frame_schedule.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
-
-// What a frame holds, followed through the steps of its calls.
-class Contents {
- public:
-  explicit Contents(const LoweredStage& stage) : stage_(stage) {}
-
-  void add(ValueId value) {
-    if (value != kNone && stage_.lifetimes.at(at(value)) == Lifetime::kMicrobatch)
-      values_.insert(value);
-  }
-  void run(const Function& function) {
-    for (const Step& step : function.steps) std::visit(*this, step);
-  }
-  void operator()(const Segment& segment) {
-    for (size_t i = 0; i < segment.ops.size(); ++i) {
-      for (ValueId value : stage_.graph.ops.at(at(segment.ops[i])).results) add(value);
-      for (ValueId value : segment.dies.at(i)) values_.erase(value);
-    }
-  }
-  void operator()(const Post& post) {
-    for (ValueId value : post.dies) values_.erase(value);
-  }
-  void operator()(const Wait& wait) {
-    for (ValueId value : stage_.communications.at(at(wait.communication)).outputs) add(value);
-  }
-  const std::set<ValueId>& values() const { return values_; }
-
- private:
-  const LoweredStage& stage_;
-  std::set<ValueId> values_;
-};
 
 // The update is no micro-batch.
 int owner(const Call& call) {
@@ -50,11 +18,20 @@ int owner(const Call& call) {
 // What is left in a frame by these functions, one after the other.
 std::vector<ValueId> leftovers(const LoweredStage& stage,
                                const std::vector<FunctionKind>& functions) {
-  Contents contents(stage);
+  std::set<ValueId> values;
+  const auto add = [&](ValueId value) {
+    if (value != kNone && stage.lifetimes.at(at(value)) == Lifetime::kMicrobatch)
+      values.insert(value);
+  };
   if (functions.front() != FunctionKind::kUpdate)
-    for (const Input& input : stage.graph.inputs) contents.add(input.value);
-  for (FunctionKind kind : functions) contents.run(find_function(stage, kind));
-  return {contents.values().begin(), contents.values().end()};
+    for (const Input& input : stage.graph.inputs) add(input.value);
+  for (FunctionKind kind : functions)
+    for_each_item(find_function(stage, kind).steps,
+                  [&](const Item& item, const std::vector<ValueId>& dies) {
+                    std::ranges::for_each(definitions(stage, item), add);
+                    for (ValueId value : dies) values.erase(value);
+                  });
+  return {values.begin(), values.end()};
 }
 
 }  // namespace

@@ -4,22 +4,17 @@
 #include <tuple>
 
 #include "medley/base/at.h"
-#include "medley/program/calls.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 
 std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage) {
   std::map<int, std::vector<Receipt>> lanes;
-  for (size_t c = 0; c < stage.calls.size(); ++c) {
-    const std::span<const Step> steps = steps_of(stage, stage.calls[c]);
-    for (size_t s = 0; s < steps.size(); ++s) {
-      const auto* wait = std::get_if<Wait>(&steps[s]);
-      if (!wait) continue;
-      const Communication& communication = stage.communications.at(at(wait->communication));
-      if (only_receives(communication))
-        lanes[communication.lane].push_back({c, s, wait->communication});
-    }
-  }
+  walk(stage, [&](const Call&, Position from, const Wait& wait) {
+    const Communication& communication = stage.communications.at(at(wait.communication));
+    if (only_receives(communication))
+      lanes[communication.lane].push_back({from.call, from.step, wait.communication});
+  });
   for (auto& [lane, all] : lanes)
     std::stable_sort(all.begin(), all.end(), [&](const Receipt& a, const Receipt& b) {
       return std::tuple(stage.calls[a.call].microbatch, a.communication) <

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
-#include "medley/program/calls.h"
-#include "medley/program/lifetimes.h"
 
 namespace medley {
 namespace {
@@ -31,19 +29,6 @@ std::vector<bool> needed_by_transfers(const LoweredStage& stage, const std::vect
       if (value != kNone) wanted[at(value)] = true;
   }
   return is_needed;
-}
-
-std::vector<Item> items_of(const Function& function) {
-  std::vector<Item> items;
-  for (const Step& step : function.steps) {
-    if (const auto* segment = std::get_if<Segment>(&step))
-      for (const OpId op : segment->ops) items.push_back({Item::Kind::kOp, op, false});
-    if (const auto* post = std::get_if<Post>(&step))
-      items.push_back({Item::Kind::kPost, post->communication, false});
-    if (const auto* wait = std::get_if<Wait>(&step))
-      items.push_back({Item::Kind::kWait, wait->communication, false});
-  }
-  return items;
 }
 
 void send_first(const LoweredStage& stage, std::vector<Item>& order) {

@@ -11,16 +11,13 @@
 
 #include <vector>
 
-#include "medley/program/emitter.h"
+#include "medley/program/walk.h"
 #include "medley/schedule/call_order.h"
 
 namespace medley {
 
 // [item] whether a transfer to another stage needs it, or it waits for what another one sends.
 std::vector<bool> needed_by_transfers(const LoweredStage& stage, const std::vector<Item>& order);
-
-// Returns the steps of a function as one list.
-std::vector<Item> items_of(const Function& function);
 
 // Puts what transfers to other stages need first, and the waits for what others send, in the order
 // in which they are.

@@ -5,19 +5,6 @@
 #include "medley/base/at.h"
 
 namespace medley {
-std::vector<ValueId> uses(const LoweredStage& stage, const Item& item) {
-  if (item.kind == Item::Kind::kOp) return operands(stage.graph.ops[at(item.index)]);
-  if (item.kind == Item::Kind::kPost) return stage.communications[at(item.index)].inputs;
-  return {};
-}
-
-const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item) {
-  static const std::vector<ValueId> kNothing;
-  if (item.kind == Item::Kind::kOp) return stage.graph.ops[at(item.index)].results;
-  if (item.kind == Item::Kind::kWait) return stage.communications[at(item.index)].outputs;
-  return kNothing;
-}
-
 namespace {
 
 // A set of values or communications, by number.

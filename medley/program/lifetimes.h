@@ -3,13 +3,9 @@
 #include <map>
 #include <vector>
 
-#include "medley/program/emitter.h"
+#include "medley/program/walk.h"
 
 namespace medley {
-
-// What an item reads, and what it makes.
-std::vector<ValueId> uses(const LoweredStage& stage, const Item& item);
-const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item);
 
 // Posts the gathering of each parameter before the one before it is awaited, so that it travels
 // while that one is computed with. At most two are in flight: parameters are stored in shards to

@@ -19,6 +19,7 @@
 #include "medley/program/frame_schedule.h"
 #include "medley/program/lanes.h"
 #include "medley/program/overwritten.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -97,23 +98,12 @@ std::vector<bool> saved_values(const LoweredStage& stage) {
   for (const Function& function : stage.functions) {
     if (!is_backward(function.kind)) continue;
     std::set<ValueId> made;
-    const auto look = [&](const std::vector<ValueId>& dies) {
+    for_each_item(function.steps, [&](const Item& item, const std::vector<ValueId>& dies) {
+      const std::vector<ValueId>& own = definitions(stage, item);
+      made.insert(own.begin(), own.end());
       for (ValueId value : dies)
         if (!made.contains(value)) saved[at(value)] = true;
-    };
-    for (const Step& step : function.steps) {
-      if (const auto* segment = std::get_if<Segment>(&step))
-        for (size_t i = 0; i < segment->ops.size(); ++i) {
-          const auto& results = stage.graph.ops[at(segment->ops[i])].results;
-          made.insert(results.begin(), results.end());
-          look(segment->dies[i]);
-        }
-      if (const auto* post = std::get_if<Post>(&step)) look(post->dies);
-      if (const auto* wait = std::get_if<Wait>(&step)) {
-        const auto& outputs = stage.communications[at(wait->communication)].outputs;
-        made.insert(outputs.begin(), outputs.end());
-      }
-    }
+    });
   }
   return saved;
 }

@@ -4,7 +4,7 @@
 #include "medley/base/at.h"
 #include "medley/base/sha256.h"
 #include "medley/graph/text.h"
-#include "medley/program/program.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -56,17 +56,19 @@ std::string cells(const Relay& relay) {
   return text.empty() ? text : text + "]";
 }
 
-void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
-  if (const auto* segment = std::get_if<Segment>(&step)) {
-    for (size_t i = 0; i < segment->ops.size(); ++i) {
-      out += fmt::format("    op {}", segment->ops[i]);
-      out += segment->dies[i].empty() ? "\n" : fmt::format(" frees {}\n", ids(segment->dies[i]));
-    }
+void print_item(std::string& out,
+                const LoweredStage& stage,
+                const Item& item,
+                const std::vector<ValueId>& dies) {
+  const std::string frees = dies.empty() ? "\n" : fmt::format(" frees {}\n", ids(dies));
+  if (item.kind == Item::Kind::kOp) {
+    out += fmt::format("    op {}{}", item.index, frees);
+    return;
   }
-  if (const auto* post = std::get_if<Post>(&step)) {
-    const Communication& communication = stage.communications[at(post->communication)];
+  const Communication& communication = stage.communications[at(item.index)];
+  if (item.kind == Item::Kind::kPost) {
     out += fmt::format("    post {} \"{}\" {} -> {}",
-                       post->communication,
+                       item.index,
                        communication.name,
                        ids(communication.inputs),
                        ids(communication.outputs));
@@ -85,20 +87,18 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
       out += fmt::format(" lane {} depth {}", communication.lane, communication.depth);
     if (!communication.devices.empty())
       out += fmt::format(" devices [{}]", fmt::join(communication.devices, ", "));
-    out += post->dies.empty() ? "\n" : fmt::format(" frees {}\n", ids(post->dies));
+    out += frees;
+    return;
   }
-  if (const auto* wait = std::get_if<Wait>(&step)) {
-    const Communication& communication = stage.communications[at(wait->communication)];
-    out += fmt::format("    wait {}", wait->communication);
-    if (only_receives(communication))
-      out += fmt::format(" \"{}\" -> {} lane {} depth {} devices [{}]",
-                         communication.name,
-                         ids(communication.outputs),
-                         communication.lane,
-                         communication.depth,
-                         fmt::join(communication.devices, ", "));
-    out += "\n";
-  }
+  out += fmt::format("    wait {}", item.index);
+  if (only_receives(communication))
+    out += fmt::format(" \"{}\" -> {} lane {} depth {} devices [{}]",
+                       communication.name,
+                       ids(communication.outputs),
+                       communication.lane,
+                       communication.depth,
+                       fmt::join(communication.devices, ", "));
+  out += "\n";
 }
 
 }  // namespace
@@ -120,7 +120,9 @@ std::string print(const Program& program) {
     out += print(stage.graph);
     for (const Function& function : stage.functions) {
       out += fmt::format("  function {}\n", name(function.kind));
-      for (const Step& step : function.steps) print_step(out, stage, step);
+      for_each_item(function.steps, [&](const Item& item, const std::vector<ValueId>& dies) {
+        print_item(out, stage, item, dies);
+      });
       for (const Assign& assign : function.assigns)
         out += fmt::format("    assign %{} to %{}\n", assign.from, assign.to);
     }

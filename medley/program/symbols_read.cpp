@@ -58,15 +58,9 @@ class Reader {
 
 }  // namespace
 
-std::vector<Symbol> symbols_read(const LoweredStage& stage, const Step& step) {
+std::vector<Symbol> symbols_read(const LoweredStage& stage, std::span<const Step> steps) {
   Reader reader(stage);
-  std::visit(reader, step);
-  return reader.symbols();
-}
-
-std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& function) {
-  Reader reader(stage);
-  for (const Step& step : function.steps) std::visit(reader, step);
+  for (const Step& step : steps) std::visit(reader, step);
   return reader.symbols();
 }
 

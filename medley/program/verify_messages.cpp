@@ -11,10 +11,10 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
-#include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/symbols_read.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -184,31 +184,20 @@ bool is_sum_over_stages(const Communication& communication) {
   return !communication.devices.empty() && communication.kind != CommunicationKind::kTransfer;
 }
 
-// Of each stage, by lane or devices. Functions are looked through once.
+// Of each stage, by lane or devices.
 struct Outgoing {
   std::map<int, std::vector<Posted>> transfers;
   Sums sums;
 };
 Outgoing outgoing(const LoweredStage& stage) {
-  std::map<FunctionKind, std::vector<std::pair<int, int>>> posts;  // step, communication
-  for (const Function& function : stage.functions)
-    for (size_t i = 0; i < function.steps.size(); ++i)
-      if (const auto* post = std::get_if<Post>(&function.steps[i]))
-        if (!stage.communications[at(post->communication)].devices.empty())
-          posts[function.kind].emplace_back(static_cast<int>(i), post->communication);
   Outgoing result;
-  for (const Call& call : stage.calls) {
-    const auto found = posts.find(call.function);
-    if (found == posts.end()) continue;
-    for (const auto& [step, id] : found->second) {
-      if (!call.makes(step)) continue;
-      const Communication& communication = stage.communications[at(id)];
-      if (is_sum_over_stages(communication))
-        result.sums[communication.devices].push_back({id, call});
-      else
-        result.transfers[communication.lane].push_back({id, call});
-    }
-  }
+  walk(stage, [&](const Call& call, Position, const Post& post) {
+    const Communication& communication = stage.communications[at(post.communication)];
+    if (communication.devices.empty()) return;
+    (is_sum_over_stages(communication) ? result.sums[communication.devices]
+                                       : result.transfers[communication.lane])
+        .push_back({post.communication, call});
+  });
   return result;
 }
 

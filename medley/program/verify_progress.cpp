@@ -2,16 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
-#include <span>
 
 #include "medley/base/at.h"
-#include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -31,43 +29,35 @@ class Progress {
   void run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (Actor& actor : actors_)
-        while (step(actor)) moved = true;
+      for (Actor& actor : actors_) {
+        const Position before = actor.at;
+        go_on(actor);
+        moved |= actor.at != before;
+      }
     }
     std::string stuck;
-    for (size_t s = 0; s < actors_.size(); ++s)
-      if (actors_[s].call < actors_[s].stage.calls.size())
-        stuck += fmt::format("{}{}: {}: {}",
-                             stuck.empty() ? "" : "; ",
-                             stage_name(s),
-                             to_string(actors_[s].stage.calls[actors_[s].call]),
-                             what_next(actors_[s]));
+    for (size_t s = 0; s < actors_.size(); ++s) {
+      const Actor& actor = actors_[s];
+      if (actor.at.call == actor.stage.calls.size()) continue;
+      const Call& call = actor.stage.calls[actor.at.call];
+      const Item next = items_of(steps_of(actor.stage, call).subspan(actor.at.step, 1))[0];
+      stuck += fmt::format("{}{}: {}: {} {}",
+                           stuck.empty() ? "" : "; ",
+                           stage_name(s),
+                           to_string(call),
+                           actor.why,
+                           communication(actor, next.index).name);
+    }
     if (!stuck.empty()) refuse_program(stuck, "expected that one of them goes on");
   }
 
  private:
-  struct Item {
-    bool post;
-    int communication;
-    size_t step;  // of the function
-  };
   struct Actor {
-    explicit Actor(const LoweredStage& of) : stage(of), receiving(of) {
-      for (const Function& function : of.functions) {
-        std::vector<Item>& all = items[function.kind];
-        for (size_t i = 0; i < function.steps.size(); ++i) {
-          const auto* post = std::get_if<Post>(&function.steps[i]);
-          const auto* wait = std::get_if<Wait>(&function.steps[i]);
-          if (!post && !wait) continue;
-          const int id = post ? post->communication : wait->communication;
-          if (!of.communications[at(id)].devices.empty()) all.push_back({post != nullptr, id, i});
-        }
-      }
-    }
+    explicit Actor(const LoweredStage& of) : stage(of), receiving(of) {}
     const LoweredStage& stage;
-    std::map<FunctionKind, std::vector<Item>> items;  // between stages
-    Receiving<int> receiving;                         // holds the number of the message in its lane
-    size_t call = 0, item = 0;
+    Receiving<int> receiving;  // holds the number of the message in its lane
+    Position at;
+    const char* why = "";  // it waits in front of that
     // Sums over stages take place in the order in which they are posted: what they are over.
     std::deque<int> sums;
     int sums_posted = 0, sums_done = 0;
@@ -82,30 +72,28 @@ class Progress {
     int sent = 0, received = 0;  // posted by either end
   };
 
-  // Of the call at hand.
-  std::span<const Item> items(const Actor& actor) const {
-    const Call& call = actor.stage.calls[actor.call];
-    const std::vector<Item>& all = actor.items.at(call.function);
-    const auto first = std::ranges::lower_bound(all, at(call.first), {}, &Item::step);
-    const auto end =
-        call.ends() ? all.end() : std::ranges::lower_bound(all, at(call.end), {}, &Item::step);
-    return {first, end};
+  // Makes its steps up to one that has to wait.
+  void go_on(Actor& actor) {
+    walk(actor.stage,
+         actor.at,
+         Visitor{[&](const Call&, Position, const Post& post) {
+                   actor.why = "has too many under way to send";
+                   const Communication& posted = communication(actor, post.communication);
+                   if (posted.lane >= 0) return send(posted);
+                   if (!posted.devices.empty()) sum(actor, post.communication);
+                   return true;
+                 },
+                 [&](const Call&, Position from, const Wait& wait) {
+                   actor.why = "waits for";
+                   const Communication& awaited = communication(actor, wait.communication);
+                   if (awaited.lane >= 0) return receive(actor, from, awaited);
+                   return awaited.devices.empty() ||
+                          actor.sums_done >= actor.sum_numbers[wait.communication];
+                 }});
   }
 
-  bool step(Actor& actor) {
-    if (actor.call == actor.stage.calls.size()) return false;
-    if (actor.item == items(actor).size()) {
-      ++actor.call;
-      actor.item = 0;
-      return true;
-    }
-    const Item& item = items(actor)[actor.item];
-    const Communication& communication = actor.stage.communications[at(item.communication)];
-    const bool done = communication.lane < 0 ? sum(actor, communication, item)
-                      : item.post            ? send(communication)
-                                             : receive(actor, item, communication);
-    if (done) ++actor.item;
-    return done;
+  static const Communication& communication(const Actor& actor, int id) {
+    return actor.stage.communications[at(id)];
   }
 
   int group(const std::vector<int>& devices) {
@@ -117,12 +105,10 @@ class Progress {
     return known->second;
   }
 
-  bool sum(Actor& actor, const Communication& communication, const Item& item) {
-    if (!item.post) return actor.sums_done >= actor.sum_numbers[item.communication];
-    actor.sum_numbers[item.communication] = ++actor.sums_posted;
-    actor.sums.push_back(group(communication.devices));
+  void sum(Actor& actor, int id) {
+    actor.sum_numbers[id] = ++actor.sums_posted;
+    actor.sums.push_back(group(communication(actor, id).devices));
     if (actor.sums.size() == 1) wait_for(actor.sums.front());
-    return true;
   }
 
   // A sum is done once it is its turn in all stages that take part; then it is the turn of others.
@@ -153,11 +139,10 @@ class Progress {
     return true;
   }
 
-  bool receive(Actor& actor, const Item& item, const Communication& communication) {
-    const size_t step = item.step - at(actor.stage.calls[actor.call].first);
-    const int* number = actor.receiving.posted(actor.call, step);
+  bool receive(Actor& actor, Position from, const Communication& communication) {
+    const int* number = actor.receiving.posted(from.call, from.step);
     if (!number || *number >= lanes_[communication.lane].sent) return false;
-    actor.receiving.take(actor.call, step);
+    actor.receiving.take(from.call, from.step);
     receive_ahead(actor);
     return true;
   }
@@ -166,13 +151,6 @@ class Progress {
     actor.receiving.post_ahead([&](const Receipt& receipt) {
       return lanes_[actor.stage.communications[at(receipt.communication)].lane].received++;
     });
-  }
-
-  std::string what_next(const Actor& actor) const {
-    const Item& item = items(actor)[actor.item];
-    return fmt::format("{} {}",
-                       item.post ? "has too many under way to send" : "waits for",
-                       actor.stage.communications[at(item.communication)].name);
   }
 
   std::deque<Actor> actors_;

@@ -11,6 +11,7 @@
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -106,12 +107,10 @@ class CommitVerifier {
   void run() {
     find_values();
     if (values_.empty()) return;
-    for (const Function& function : stage_.functions)
-      if (function.kind != FunctionKind::kUpdate)
-        for (const Step& step : function.steps) follow(step);
-    for (const Function& function : stage_.functions)
-      if (function.kind == FunctionKind::kUpdate)
-        for (const Step& step : function.steps) follow_update(step);
+    for (const bool updates : {false, true})
+      for (const Function& function : stage_.functions)
+        if ((function.kind == FunctionKind::kUpdate) == updates)
+          for (const Item& item : items_of(function.steps)) follow(item, updates);
   }
 
  private:
@@ -138,30 +137,30 @@ class CommitVerifier {
         values_.insert(static_cast<int>(i));
   }
 
-  void follow(const Step& step) {
-    if (const auto* post = std::get_if<Post>(&step); post && is_sum(post->communication))
-      under_way_.insert(post->communication);
-    if (const auto* wait = std::get_if<Wait>(&step)) under_way_.erase(wait->communication);
+  void follow(const Item& item, bool updates) {
+    if (item.kind == Item::Kind::kWait) under_way_.erase(item.index);
+    if (item.kind != Item::Kind::kPost || !is_sum(item.index)) return;
+    if (updates && !check_order(item.index)) return;
+    under_way_.insert(item.index);
   }
 
-  void follow_update(const Step& step) {
-    const auto* post = std::get_if<Post>(&step);
-    if (!post || !is_sum(post->communication)) return follow(step);
-    const Communication& posted = communication(post->communication);
+  // Returns whether what the update posts is another sum than one of new values.
+  bool check_order(int id) {
+    const Communication& posted = communication(id);
     const std::string place = fmt::format("{}: {}", stage_name(s_), posted.name);
-    if (values_.contains(post->communication)) {
+    if (values_.contains(id)) {
       expect_program(under_way_.empty(),
                      place,
                      "found it posted before the wait for {}, expected new values to "
                      "set out behind all sums over stages",
                      under_way_.empty() ? "" : communication(*under_way_.begin()).name);
       has_set_out_ = true;
-      return;
+      return false;
     }
     expect_program(!has_set_out_ || std::ranges::count(posted.outputs, stage_.loss) > 0,
                    place,
                    "found it posted behind new values, expected the loss only");
-    follow(step);
+    return true;
   }
 
   const LoweredStage& stage_;

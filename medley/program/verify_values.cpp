@@ -9,8 +9,8 @@
 
 #include "medley/base/at.h"
 #include "medley/ops/update_ops.h"
-#include "medley/program/calls.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/walk.h"
 #include "medley/program/weave.h"
 
 namespace medley {
@@ -51,26 +51,6 @@ struct Summary {
   std::vector<int> posts;   // that are awaited later
   std::vector<int> awaits;  // that were posted before
 };
-
-// The items of a function, one after the other, without the segments they are in.
-struct FlatItem {
-  enum class Kind : uint8_t { kOp, kPost, kWait } kind;
-  int index;
-  bool operator==(const FlatItem&) const = default;
-};
-
-std::vector<FlatItem> flatten(const Function& function) {
-  std::vector<FlatItem> items;
-  for (const Step& step : function.steps) {
-    if (const auto* segment = std::get_if<Segment>(&step))
-      for (OpId op : segment->ops) items.push_back({FlatItem::Kind::kOp, op});
-    if (const auto* post = std::get_if<Post>(&step))
-      items.push_back({FlatItem::Kind::kPost, post->communication});
-    if (const auto* wait = std::get_if<Wait>(&step))
-      items.push_back({FlatItem::Kind::kWait, wait->communication});
-  }
-  return items;
-}
 
 class Summarizer {
  public:
@@ -291,9 +271,9 @@ class ValueVerifier {
     if (normal == summaries_.end() || more == summaries_.end()) return;
     const std::string place =
         fmt::format("{}: {} of the last micro-batch", stage_name(number_), function_name(last));
-    const std::vector<FlatItem> items = flatten(*normal->second.function);
+    const std::vector<Item> items = items_of(normal->second.function->steps);
     size_t next = 0;
-    for (const FlatItem& item : flatten(*more->second.function)) {
+    for (const Item& item : items_of(more->second.function->steps)) {
       if (next < items.size() && items[next] == item)
         ++next;
       else if (!is_of_the_step(item))
@@ -305,25 +285,24 @@ class ValueVerifier {
                      fmt::format("expected {}, which other micro-batches have", name(items[next])));
   }
 
-  bool is_of_the_step(const FlatItem& item) const {
+  bool is_of_the_step(const Item& item) const {
     const auto step = [&](const Values& values) {
       return std::ranges::all_of(values, [&](ValueId value) {
         return value == kNone || lifetime(value) != Lifetime::kMicrobatch;
       });
     };
-    if (item.kind == FlatItem::Kind::kOp) {
+    if (item.kind == Item::Kind::kOp) {
       const Op& op = stage_.graph.ops[at(item.index)];
       return !accumulates(op) && step(op.results);
     }
-    const Communication& communication = stage_.communications[at(item.index)];
-    return step(item.kind == FlatItem::Kind::kPost ? communication.inputs : communication.outputs);
+    return step(uses(stage_, item)) && step(definitions(stage_, item));
   }
 
-  std::string name(const FlatItem& item) const {
-    if (item.kind == FlatItem::Kind::kOp)
+  std::string name(const Item& item) const {
+    if (item.kind == Item::Kind::kOp)
       return fmt::format("op {} {}", item.index, stage_.graph.ops[at(item.index)].name);
     return fmt::format("the {} of {}",
-                       item.kind == FlatItem::Kind::kPost ? "post" : "wait",
+                       item.kind == Item::Kind::kPost ? "post" : "wait",
                        stage_.communications[at(item.index)].name);
   }
 

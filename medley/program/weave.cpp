@@ -9,8 +9,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -75,8 +75,9 @@ class WeaveVerifier {
       check_range(call);
       if (call.begins() && call.ends() && open_.empty()) continue;
       take(c);
-      for (const Step& step : steps_of(stage_, call))
-        std::visit([&](const auto& each) { follow(call, each); }, step);
+      for_each_item(
+          steps_of(stage_, call),
+          [&](const Item& item, const std::vector<ValueId>& dies) { follow(call, item, dies); });
       if (call.ends()) {
         for (const Assign& assign : find_function(stage_, call.function).assigns)
           replace(call, assign);
@@ -124,26 +125,17 @@ class WeaveVerifier {
       known->second.part = call;
   }
 
-  void follow(const Call& call, const Segment& segment) {
-    for (size_t i = 0; i < segment.ops.size(); ++i) {
-      const Op& op = stage_.graph.ops[at(segment.ops[i])];
-      for (ValueId value : operands(op)) read(call, value);
-      for (ValueId value : op.results) write(call, value);
-      for (ValueId value : segment.dies[i]) write(call, value);
-    }
-  }
-  void follow(const Call& call, const Post& post) {
-    const Communication& communication = stage_.communications[at(post.communication)];
-    for (ValueId value : communication.inputs) read(call, value);
-    for (ValueId value : post.dies) write(call, value);
-    if (brings_to_microbatch(stage_, communication))
-      posted_[post.communication].push_back(call.microbatch);
-  }
-  void follow(const Call& call, const Wait& wait) {
-    const Communication& communication = stage_.communications[at(wait.communication)];
-    for (ValueId value : communication.outputs) write(call, value);
-    std::deque<int>& posted = posted_[wait.communication];
-    if (posted.empty()) return;  // posted by calls before
+  void follow(const Call& call, const Item& item, const std::vector<ValueId>& dies) {
+    for (ValueId value : uses(stage_, item)) read(call, value);
+    for (ValueId value : definitions(stage_, item)) write(call, value);
+    for (ValueId value : dies) write(call, value);
+    if (item.kind == Item::Kind::kOp) return;
+    const Communication& communication = stage_.communications[at(item.index)];
+    std::deque<int>& posted = posted_[item.index];
+    if (item.kind == Item::Kind::kPost && brings_to_microbatch(stage_, communication))
+      posted.push_back(call.microbatch);
+    // Nothing is here of what calls before have posted.
+    if (item.kind == Item::Kind::kPost || posted.empty()) return;
     if (posted.front() != call.microbatch)
       refuse(call,
              fmt::format("waits for {}, which micro-batch {} has posted before",

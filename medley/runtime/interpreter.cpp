@@ -90,7 +90,7 @@ const Interpreter::PreparedFunction& Interpreter::Prepared::prepare(
     FunctionKind kind, const std::vector<int64_t>& table) {
   const Function& function = find_function(stage, kind);
   const auto [alike, is_first] = functions_.try_emplace(kind);
-  if (is_first) alike->second.symbols = symbols_read(stage, function);
+  if (is_first) alike->second.symbols = symbols_read(stage, function.steps);
   std::unique_ptr<PreparedFunction>& prepared =
       alike->second.by_values[values_of(alike->second.symbols, table)];
   if (prepared) return *prepared;
@@ -103,7 +103,7 @@ const Interpreter::PreparedFunction& Interpreter::Prepared::prepare(
 const Interpreter::PreparedStep& Interpreter::Prepared::prepare(const Step& step,
                                                                 const std::vector<int64_t>& table) {
   const auto [alike, is_first] = steps_.try_emplace(&step);
-  if (is_first) alike->second.symbols = symbols_read(stage, step);
+  if (is_first) alike->second.symbols = symbols_read(stage, std::span(&step, 1));
   std::unique_ptr<PreparedStep>& prepared =
       alike->second.by_values[values_of(alike->second.symbols, table)];
   if (prepared) return *prepared;

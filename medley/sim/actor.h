@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "medley/program/lanes.h"
+#include "medley/program/walk.h"
 #include "medley/sim/alike_devices.h"
 #include "medley/sim/simulate.h"
 
@@ -32,7 +33,7 @@ struct Actor {
   size_t number = 0;
   int stage = 0;
   std::vector<int> devices;  // of the mesh, ascending
-  size_t call = 0, step = 0;
+  Position at;
   bool is_done = false;
   Nanoseconds clock;
   int waits_for = -1;                         // an exchange of the network

@@ -7,8 +7,8 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
-#include "medley/program/calls.h"
 #include "medley/program/symbols_read.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
@@ -259,15 +259,14 @@ NetworkSize network_size(const Program& program) {
     size.between_stages += messages;
   };
   for (const LoweredStage& stage : program.stages)
-    for (const Call& call : stage.calls)
-      for (const Step& step : steps_of(stage, call)) {
-        if (const auto* post = std::get_if<Post>(&step))
-          add(stage, stage.communications[at(post->communication)]);
-        if (const auto* wait = std::get_if<Wait>(&step))
-          if (const auto& awaited = stage.communications[at(wait->communication)];
-              only_receives(awaited))
-            add(stage, awaited);
-      }
+    walk(stage,
+         Visitor{[&](const Call&, Position, const Post& post) {
+                   add(stage, stage.communications[at(post.communication)]);
+                 },
+                 [&](const Call&, Position, const Wait& wait) {
+                   const Communication& awaited = stage.communications[at(wait.communication)];
+                   if (only_receives(awaited)) add(stage, awaited);
+                 }});
   return size;
 }
 

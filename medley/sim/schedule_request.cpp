@@ -5,8 +5,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
 #include "medley/program/memory.h"
+#include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 
 namespace medley {
@@ -59,24 +59,21 @@ void add_transfers(const Program& program,
     return chain.has(neighbour) && program.stages[neighbour].devices.back() == device;
   };
   CommunicationPrices prices(stage, costs);
-  for (const Call& call : stage.calls) {
-    if (!is_forward(call.function) && !is_backward(call.function)) continue;
-    for (const Step& step : steps_of(stage, call)) {
-      const auto* post = std::get_if<Post>(&step);
-      if (!post || !only_sends(stage.communications[at(post->communication)])) continue;
-      const int receiver = stage.communications[at(post->communication)].devices.back();
-      const bool on = receives(from + 1, receiver);
-      if (!on && !(from > 0 && receives(from - 1, receiver))) continue;
-      const Exchanges& exchanges = prices.exchanges(post->communication, call.microbatch, 0);
-      Nanoseconds occupied;
-      for (const auto& [link, bytes] : exchanges.bytes_by_link)
-        occupied = std::max(occupied, occupancy(costs.topology().links()[at(link)], bytes));
-      const size_t behind = from - chain.first;
-      BoundaryTimes& boundary = times[at(call.microbatch)][on ? behind : behind - 1];
-      (on ? boundary.forward : boundary.backward) += occupied;
-      boundary.latency = std::max({boundary.latency, exchanges.estimate - occupied, Nanoseconds{}});
-    }
-  }
+  walk(stage, [&](const Call& call, Position, const Post& post) {
+    if (!is_forward(call.function) && !is_backward(call.function)) return;
+    if (!only_sends(stage.communications[at(post.communication)])) return;
+    const int receiver = stage.communications[at(post.communication)].devices.back();
+    const bool on = receives(from + 1, receiver);
+    if (!on && !(from > 0 && receives(from - 1, receiver))) return;
+    const Exchanges& exchanges = prices.exchanges(post.communication, call.microbatch, 0);
+    Nanoseconds occupied;
+    for (const auto& [link, bytes] : exchanges.bytes_by_link)
+      occupied = std::max(occupied, occupancy(costs.topology().links()[at(link)], bytes));
+    const size_t behind = from - chain.first;
+    BoundaryTimes& boundary = times[at(call.microbatch)][on ? behind : behind - 1];
+    (on ? boundary.forward : boundary.backward) += occupied;
+    boundary.latency = std::max({boundary.latency, exchanges.estimate - occupied, Nanoseconds{}});
+  });
 }
 
 // What the device sends to and receives from other stages in one micro-batch.

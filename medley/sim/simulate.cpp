@@ -10,7 +10,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/memory.h"
 #include "medley/sim/actor.h"
@@ -50,13 +49,13 @@ class Simulator {
   std::vector<SimulatedDevice> results();
   void follow_memory(const Actor& actor, int device, SimulatedDevice& result);
   // Returns false if the device has to wait.
-  bool follow(Actor& actor, const Call& call, const Step& step);
-  bool compute(Actor& actor, const Call& call, const Segment& segment);
+  bool follow(Actor& actor, const Call& call, const Segment& segment);
+  bool follow(Actor& actor, const Call& call, const Post& step);
+  bool follow(Actor& actor, const Call& call, const Wait& step);
+  bool follow(Actor& actor, const Call& call, const CallEnd&) const;
   Posted post(Actor& actor, int index, int microbatch);
   const Exchanges& exchanges(Actor& actor, int index, int microbatch);
   void count_traffic(const Actor& actor);
-  bool post_step(Actor& actor, const Call& call, int index);
-  bool wait_step(Actor& actor, int index);
   void receive_ahead(Actor& actor);
   bool await_sent(Actor& actor);
   void find_pipelines();
@@ -305,35 +304,26 @@ bool Simulator::go_on() {
 }
 
 void Simulator::run_until_blocked(Actor& actor) {
-  const LoweredStage& on = stage(actor);
-  for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
-    const Call& call = on.calls[actor.call];
-    current_call(actor);
-    const std::span<const Step> steps = steps_of(on, call);
-    for (; actor.step < steps.size(); ++actor.step) {
-      const Nanoseconds begins = actor.clock;
-      if (!follow(actor, call, steps[actor.step])) return;
-      if (!options_.memory) continue;
-      actor.ran.resize(actor.call + 1);
-      const bool computes = std::holds_alternative<Segment>(steps[actor.step]);
+  const bool ends = walk(stage(actor), actor.at, [&](const Call& call, Position, const auto& step) {
+    const Nanoseconds begins = actor.clock;
+    if (!follow(actor, call, step)) return false;
+    if (options_.memory && !std::same_as<const CallEnd&, decltype(step)>) {
+      actor.ran.resize(actor.at.call + 1);
+      const bool computes = std::same_as<const Segment&, decltype(step)>;
       actor.ran.back().push_back({computes ? begins : actor.clock, actor.clock});
     }
-    current_call(actor).ends = actor.clock;
-  }
-  actor.is_done = await_sent(actor);
+    return true;
+  });
+  actor.is_done = ends && await_sent(actor);
 }
 
-bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
-  if (const auto* segment = std::get_if<Segment>(&step)) {
-    return compute(actor, call, *segment);
-  } else if (const auto* sent = std::get_if<Post>(&step)) {
-    return post_step(actor, call, sent->communication);
-  }
-  return wait_step(actor, std::get<Wait>(step).communication);
+bool Simulator::follow(Actor& actor, const Call&, const CallEnd&) const {
+  current_call(actor).ends = actor.clock;
+  return true;
 }
 
 // Returns false if the device has to find out first when it communicates meanwhile.
-bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) {
+bool Simulator::follow(Actor& actor, const Call& call, const Segment& segment) {
   const SegmentPrice& price =
       segments_[at(actor.stage)].price(segment, call.microbatch, actor.devices[0]);
   const Nanoseconds start = actor.clock;
@@ -420,7 +410,8 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
 }
 
 // Returns false if too many transfers are under way.
-bool Simulator::post_step(Actor& actor, const Call& call, int index) {
+bool Simulator::follow(Actor& actor, const Call& call, const Post& step) {
+  const int index = step.communication;
   const Communication& communication = stage(actor).communications[at(index)];
   if (communication.lane < 0) {
     actor.posted[at(index)].push_back(post(actor, index, call.microbatch));
@@ -436,18 +427,20 @@ bool Simulator::post_step(Actor& actor, const Call& call, int index) {
 // That it has come to.
 SimulatedCall& Simulator::current_call(Actor& actor) const {
   std::vector<SimulatedCall>& calls = actor.result.calls;
-  if (calls.size() == actor.call) calls.push_back({stage(actor).calls[actor.call], {}, {}, {}});
+  if (calls.size() == actor.at.call)
+    calls.push_back({stage(actor).calls[actor.at.call], {}, {}, {}});
   return calls.back();
 }
 
-bool Simulator::wait_step(Actor& actor, int index) {
+bool Simulator::follow(Actor& actor, const Call& call, const Wait& step) {
+  const int index = step.communication;
   std::deque<Posted>& all = actor.posted[at(index)];
   const Communication& communication = stage(actor).communications[at(index)];
   const bool receives = only_receives(communication);
   const Nanoseconds start = actor.clock;
-  if (receives && all.empty()) all.push_back(actor.receiving.take(actor.call, actor.step));
+  if (receives && all.empty()) all.push_back(actor.receiving.take(actor.at.call, actor.at.step));
   Posted& posted = all.front();
-  posted.microbatch = stage(actor).calls[actor.call].microbatch;
+  posted.microbatch = call.microbatch;
   const bool under_way = posted.exchange >= 0;
   const ExchangeKey key = posted.key;
   if (!wait(actor, posted)) return false;

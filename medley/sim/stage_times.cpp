@@ -20,15 +20,14 @@ class Walk {
     const Function* found = find(kind);
     if (!found) return {};
     const Nanoseconds start = clock_;
-    for (const Step& step : found->steps) {
-      if (const auto* segment = std::get_if<Segment>(&step))
-        clock_ += segments_.price(*segment, 0, device_).time;
-      else if (const auto* post = std::get_if<Post>(&step))
-        this->post(post->communication);
-      else if (const auto done = done_.find(std::get<Wait>(step).communication);
-               done != done_.end())
-        clock_ = std::max(clock_, done->second);
-    }
+    const Visitor visitor{
+        [&](const Segment& segment) { clock_ += segments_.price(segment, 0, device_).time; },
+        [&](const Post& post) { this->post(post.communication); },
+        [&](const Wait& wait) {
+          if (const auto done = done_.find(wait.communication); done != done_.end())
+            clock_ = std::max(clock_, done->second);
+        }};
+    for (const Step& step : found->steps) std::visit(visitor, step);
     return clock_ - start;
   }
 
@@ -37,16 +36,16 @@ class Walk {
   Nanoseconds unneeded(FunctionKind kind) {
     const Function* found = find(kind);
     if (!found) return {};
+    const std::vector<Item> items = items_of(found->steps);
     bool sends = false;
-    for (const Step& step : found->steps) {
-      const auto* post = std::get_if<Post>(&step);
-      if (!post) continue;
-      const Communication& communication = stage_.communications[at(post->communication)];
+    for (const Item& item : items) {
+      if (item.kind != Item::Kind::kPost) continue;
+      const Communication& communication = stage_.communications[at(item.index)];
       if (communication.devices.empty()) return {};
       sends |= only_sends(communication);
     }
     if (!sends) return {};
-    const std::vector<bool> needed = needed_by_transfers(stage_, items_of(*found));
+    const std::vector<bool> needed = needed_by_transfers(stage_, items);
     Nanoseconds sum;
     size_t item = 0;
     for (const Step& step : found->steps) {

@@ -11,9 +11,9 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
-#include "medley/program/calls.h"
 #include "medley/program/complete.h"
 #include "medley/program/memory.h"
+#include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 #include "medley/synthesis/data_parallel.h"
 
@@ -50,19 +50,18 @@ struct WorkItem {
   int microbatch = 0;
 };
 
-std::vector<WorkItem> items_of(const LoweredStage& stage) {
+std::vector<WorkItem> work_of(const LoweredStage& stage) {
   std::vector<WorkItem> items;
-  for (const Call& call : stage.calls)
-    for (const Step& step : steps_of(stage, call)) {
-      WorkItem item{.microbatch = call.microbatch};
-      if (const auto* segment = std::get_if<Segment>(&step)) item.segment = segment;
-      if (const auto* post = std::get_if<Post>(&step)) item.communication = post->communication;
-      if (const auto* wait = std::get_if<Wait>(&step)) {
-        item.communication = wait->communication;
-        item.wait = true;
-      }
-      items.push_back(item);
-    }
+  walk(stage,
+       Visitor{[&](const Call& call, Position, const Segment& segment) {
+                 items.push_back({&segment, false, -1, call.microbatch});
+               },
+               [&](const Call& call, Position, const Post& post) {
+                 items.push_back({nullptr, false, post.communication, call.microbatch});
+               },
+               [&](const Call& call, Position, const Wait& wait) {
+                 items.push_back({nullptr, true, wait.communication, call.microbatch});
+               }});
   return items;
 }
 
@@ -81,7 +80,7 @@ class Extraction {
         costs_(costs),
         segments_(stage_, costs),
         communications_(stage_, costs),
-        items_(items_of(stage_)),
+        items_(work_of(stage_)),
         shares_(present_shares(plan)),
         has_rows_(has_rows(plan)) {
     MEDLEY_CHECK_EQ(program.stages.size(), size_t{1});

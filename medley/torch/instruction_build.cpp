@@ -13,6 +13,7 @@
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/overwrite.h"
 #include "medley/ops/update_ops.h"
+#include "medley/program/walk.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
 
@@ -66,15 +67,8 @@ std::set<ValueId> replaced_values(const LoweredStage& stage, const Segment& segm
     if (here == function.steps.end()) continue;
     std::set<ValueId> replaced;
     for (const Assign& assign : function.assigns) replaced.insert(assign.to);
-    for (auto step = here + 1; step != function.steps.end(); ++step) {
-      if (auto* later = std::get_if<Segment>(&*step)) {
-        for (OpId op : later->ops)
-          for (ValueId value : operands(stage.graph.ops[at(op)])) replaced.erase(value);
-      } else if (auto* post = std::get_if<Post>(&*step)) {
-        for (ValueId value : stage.communications[at(post->communication)].inputs)
-          replaced.erase(value);
-      }
-    }
+    for (const Item& item : items_of(std::span(here + 1, function.steps.end())))
+      for (ValueId value : uses(stage, item)) replaced.erase(value);
     return replaced;
   }
   return {};
