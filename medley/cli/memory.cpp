@@ -1,4 +1,4 @@
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 #include "medley/base/at.h"
 
 #include <fmt/format.h>

@@ -12,8 +12,8 @@
 #include "medley/base/error.h"
 #include "medley/elastic/shards.h"
 #include "medley/graph/dtype.h"
+#include "medley/memory/memory.h"
 #include "medley/network/topology.h"
-#include "medley/program/memory.h"
 
 namespace medley {
 namespace {

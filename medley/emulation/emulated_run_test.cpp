@@ -5,7 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/emulation/sample_run.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 
 namespace medley {
 namespace {

@@ -40,8 +40,10 @@ class SingleRun {
         replaced_.emplace_back(op.results[r], place);
     }
     for (const auto& [result, operand] : replaced_) dies.push_back(operand);
-    ops_ = {{0}, {dies}};
-    segment_ = timer.executor.prepare(stage_, ops_, stage_.tables[0][0]);
+    stage_.functions = {{FunctionKind::kForward, {Segment{{0}, {dies}}}, {}}};
+    stage_.calls = {{FunctionKind::kForward, 0}};
+    segment_ = timer.executor.prepare(
+        stage_, std::get<Segment>(stage_.functions[0].steps[0]), stage_.tables[0][0]);
     const int64_t bound = index_bound(single);
     for (const Input& input : single.inputs)
       timer.executor.write(
@@ -67,7 +69,6 @@ class SingleRun {
 
   const OpTimer& timer_;
   LoweredStage stage_;
-  Segment ops_;
   std::unique_ptr<Frame> run_frame_, frame_;
   std::unique_ptr<PreparedSegment> segment_;
   std::vector<std::pair<ValueId, ValueId>> replaced_;  // result -> operand

@@ -9,9 +9,9 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
+#include "medley/memory/memory.h"
 #include "medley/plan/apportion.h"
 #include "medley/program/calls.h"
-#include "medley/program/memory.h"
 #include "medley/sim/stage_times.h"
 #include "medley/synthesis/spmd_problem.h"
 

@@ -8,8 +8,8 @@
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/graph/text.h"
+#include "medley/memory/memory.h"
 #include "medley/program/lower.h"
-#include "medley/program/memory.h"
 
 namespace medley {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 
 namespace medley {
 namespace {

@@ -13,11 +13,19 @@
 #include "medley/program/cross_entropy.h"
 #include "medley/program/graph_limits.h"
 #include "medley/program/lower_stage.h"
-#include "medley/program/memory.h"
 #include "medley/program/relays.h"
 
 namespace medley {
 namespace {
+
+// [device] what kernels keep for themselves; empty if nothing.
+std::vector<int64_t> workspaces_of(const std::vector<int>& devices, const Cluster& cluster) {
+  std::vector<int64_t> bytes;
+  for (int device : devices)
+    bytes.push_back(static_cast<int64_t>(cluster.kind(device).workspace_bytes));
+  const bool none = std::ranges::all_of(bytes, [](int64_t each) { return each == 0; });
+  return none ? std::vector<int64_t>{} : bytes;
+}
 
 std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   std::vector<int> devices;

@@ -9,7 +9,7 @@
 #include "medley/base/error.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 
 namespace medley {
 namespace {

@@ -11,9 +11,9 @@
 #include "medley/base/sha256.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/memory/memory.h"
 #include "medley/plan/plan.h"
 #include "medley/program/lower.h"
-#include "medley/program/memory.h"
 
 namespace medley {
 namespace {

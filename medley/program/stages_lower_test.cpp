@@ -6,10 +6,10 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/memory/memory.h"
 #include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/lower.h"
-#include "medley/program/memory.h"
 
 namespace medley {
 namespace {

@@ -17,7 +17,11 @@ struct Position {
   auto operator<=>(const Position&) const = default;
 };
 
-// Stands behind the steps of every call.
+template <typename X>
+concept StepKind = std::same_as<X, Segment> || std::same_as<X, Post> || std::same_as<X, Wait>;
+
+// Stand in front of the steps of every call, and behind them.
+struct CallBegin {};
 struct CallEnd {};
 
 // Makes one visitor of several functions.
@@ -49,6 +53,7 @@ bool walk(const LoweredStage& stage, Position& from, Visit&& visit) {
       }
     };
     const std::span<const Step> steps = steps_of(stage, call);
+    if (from.step == 0) goes_on(CallBegin{});
     for (; from.step < steps.size(); ++from.step)
       if (!std::visit(goes_on, steps[from.step])) return false;
     goes_on(CallEnd{});

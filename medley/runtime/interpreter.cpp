@@ -257,8 +257,13 @@ StepReport Interpreter::end_step() {
   return std::move(report_);
 }
 
+size_t Interpreter::number_of(const PreparedCall& call) const {
+  return at(&call - now_->calls.data());
+}
+
 void Interpreter::run_call(const PreparedCall& call) {
   const Frames frames{run_frame_.get(), frames_[at(call.use.frame)].get()};
+  executor_.follow(stage(), frames, number_of(call), -1);
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
     for (auto& [value, buffer] : batch_[at(call.call.microbatch)])
       executor_.write(stage(), frames, value, std::exchange(buffer, nullptr));
@@ -272,6 +277,8 @@ void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
     const PreparedStep& step = *call.steps[step_number_];
     current_step_ = &step;
     if (options_.on_step) options_.on_step(place());
+    if (step.kind != PreparedStep::Kind::kSegment)
+      executor_.follow(stage(), frames, number_of(call), static_cast<int>(step_number_));
     switch (step.kind) {
       case PreparedStep::Kind::kSegment: {
         const Nanoseconds start = options_.trace ? clock_.now() : Nanoseconds{};
@@ -293,6 +300,7 @@ void Interpreter::end_call(const PreparedCall& call, Frames frames) {
   current_step_ = nullptr;
   if (call.call.ends()) assign(*call.function, frames);
   for (ValueId value : call.use.leftovers) executor_.write(stage(), frames, value, nullptr);
+  executor_.follow(stage(), frames, number_of(call), static_cast<int>(call.steps.size()));
   if (call.use.ends && call.call.function != FunctionKind::kUpdate)
     batch_[at(call.call.microbatch)].clear();
 }
@@ -418,7 +426,7 @@ void Interpreter::receive_ahead() {
 }
 
 void Interpreter::receive(const PreparedStep& step, Frames frames) {
-  Outstanding outstanding = receiving_.take(at(current_call_ - now_->calls.data()), step_number_);
+  Outstanding outstanding = receiving_.take(number_of(*current_call_), step_number_);
   store(step, finish(outstanding, step.exchange), frames);
   receive_ahead();
 }

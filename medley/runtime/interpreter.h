@@ -120,6 +120,7 @@ class Interpreter {
   void run_calls();
   template <typename Body>
   void run_safely(Body&& body);
+  size_t number_of(const PreparedCall& call) const;
   void run_call(const PreparedCall& call);
   void run_steps(const PreparedCall& call, Frames frames);
   void end_call(const PreparedCall& call, Frames frames);

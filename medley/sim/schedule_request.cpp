@@ -5,7 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 #include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 

@@ -10,8 +10,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/memory/memory.h"
 #include "medley/program/lanes.h"
-#include "medley/program/memory.h"
 #include "medley/sim/actor.h"
 #include "medley/sim/alike_devices.h"
 #include "medley/sim/network.h"
@@ -52,7 +52,6 @@ class Simulator {
   bool follow(Actor& actor, const Call& call, const Segment& segment);
   bool follow(Actor& actor, const Call& call, const Post& step);
   bool follow(Actor& actor, const Call& call, const Wait& step);
-  bool follow(Actor& actor, const Call& call, const CallEnd&) const;
   Posted post(Actor& actor, int index, int microbatch);
   const Exchanges& exchanges(Actor& actor, int index, int microbatch);
   void count_traffic(const Actor& actor);
@@ -304,22 +303,18 @@ bool Simulator::go_on() {
 }
 
 void Simulator::run_until_blocked(Actor& actor) {
-  const bool ends = walk(stage(actor), actor.at, [&](const Call& call, Position, const auto& step) {
+  const auto make = [&](const Call& call, Position, const StepKind auto& step) {
     const Nanoseconds begins = actor.clock;
     if (!follow(actor, call, step)) return false;
-    if (options_.memory && !std::same_as<const CallEnd&, decltype(step)>) {
+    if (options_.memory) {
       actor.ran.resize(actor.at.call + 1);
       const bool computes = std::same_as<const Segment&, decltype(step)>;
       actor.ran.back().push_back({computes ? begins : actor.clock, actor.clock});
     }
     return true;
-  });
-  actor.is_done = ends && await_sent(actor);
-}
-
-bool Simulator::follow(Actor& actor, const Call&, const CallEnd&) const {
-  current_call(actor).ends = actor.clock;
-  return true;
+  };
+  const auto end = [&](const Call&, Position, CallEnd) { current_call(actor).ends = actor.clock; };
+  actor.is_done = walk(stage(actor), actor.at, Visitor{make, end}) && await_sent(actor);
 }
 
 // Returns false if the device has to find out first when it communicates meanwhile.

@@ -62,7 +62,7 @@ struct SimulatedDevice {
   Nanoseconds idles;         // of that, not for exchanges of its own stage: for other stages
   Nanoseconds others;        // of that, for other pipelines: its own has come to what all sum
   Nanoseconds communicates;  // its communication streams are busy, overlapped or not; their sum
-  // As memory_use() (program/memory.h) counts.
+  // As memory_use() (memory/memory.h) counts.
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
   std::vector<SimulatedCall> calls;                               // in their order

@@ -7,7 +7,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/spmd.h"
 

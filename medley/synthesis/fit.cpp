@@ -10,8 +10,8 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/units.h"
+#include "medley/memory/memory.h"
 #include "medley/plan/apportion.h"
-#include "medley/program/memory.h"
 #include "medley/synthesis/data_parallel.h"
 
 namespace medley {

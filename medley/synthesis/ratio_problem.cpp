@@ -10,9 +10,9 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/memory/memory.h"
 #include "medley/plan/apportion.h"
 #include "medley/program/complete.h"
-#include "medley/program/memory.h"
 #include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 #include "medley/synthesis/data_parallel.h"

@@ -7,8 +7,8 @@
 
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
+#include "medley/memory/memory.h"
 #include "medley/planner/planner.h"
-#include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 

@@ -9,7 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/cluster/cluster.h"
-#include "medley/program/memory.h"
+#include "medley/memory/memory.h"
 #include "medley/program/program.h"
 #include "medley/worker/devices.h"
 #include "medley/worker/membership.h"
