@@ -26,10 +26,10 @@ BUDGETS = {
     "medley/network": 3_000,
     "medley/profile": 1_000,
     "medley/cost": 1_500,
-    "medley/schedule": 1_500,
-    "medley/plan": 2_000,
+    "medley/schedule": 1_690,  # the lists of every schedule, which program made for two of them
+    "medley/plan": 1_790,
     "medley/prepare": 1_200,
-    "medley/program": 8_860,  # all that becomes of a plan, and what is checked; rows that return
+    "medley/program": 8_735,  # all that becomes of a plan, and what is checked; rows that return
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once
@@ -50,7 +50,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 31_380,  # capture is a third of it; engines and sessions have interfaces
 }
-CORE = 76_210  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 76_220  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -413,7 +413,8 @@ Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
         late.empty() || stage.option.weights == Nanoseconds{} ? 0 : draw(stage.room - most + 1));
   }
   const PipelineTimes times = schedule_request(plan).times;
-  const Timing timing = time_calls(order_calls(in_flight, plan.microbatches, late), times);
+  const PipelineOrder order = with_late_weights(order_calls(in_flight, plan.microbatches), late);
+  const Timing timing = time_calls(order, times);
   const Nanoseconds first = timing.calls[0].back().end + plan.stages[0].option.update;
   return std::max(first, timing.finish);
 }

@@ -170,24 +170,23 @@ std::vector<std::string> schedule_names() {
 
 Pipeline read_pipeline(const JsonPlace& at) {
   Pipeline pipeline;
-  read_object(
-      at,
-      {{"microbatches",
-        true,
-        [&](const JsonPlace& p) { pipeline.microbatches = read_some(p, read_microbatch); }},
-       {"schedule",
-        false,
-        [&](const JsonPlace& p) { pipeline.schedule = read_word(p, schedule_names()); }},
-       {"in_flight",
-        false,
-        [&](const JsonPlace& p) { pipeline.in_flight = read_integers(p, 1, kMaxLength); }},
-       {"late_weights",
-        false,
-        [&](const JsonPlace& p) { pipeline.late_weights = read_integers(p, 0, kMaxLength); }},
-       {"at_once",
-        false,
-        [&](const JsonPlace& p) { pipeline.at_once = read_integer(p, 1, kMaxLength); }},
-       {"stages", true, [&](const JsonPlace& p) { pipeline.stages = read_some(p, read_stage); }}});
+  std::vector<JsonField> fields = {
+      {"microbatches",
+       true,
+       [&](const JsonPlace& p) { pipeline.microbatches = read_some(p, read_microbatch); }},
+      {"schedule", false, [&](const JsonPlace& p) {
+         pipeline.schedule = read_word(p, schedule_names());
+       }}};
+  for (const ScheduleField& field : schedule_fields())
+    fields.push_back({std::string(field.key), false, [&pipeline, field](const JsonPlace& p) {
+                        if (field.counts)
+                          pipeline.*field.counts = read_integers(p, field.least, kMaxLength);
+                        else
+                          pipeline.*field.number = read_integer(p, field.least, kMaxLength);
+                      }});
+  fields.push_back(
+      {"stages", true, [&](const JsonPlace& p) { pipeline.stages = read_some(p, read_stage); }});
+  read_object(at, fields);
   return pipeline;
 }
 

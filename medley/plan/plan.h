@@ -13,6 +13,7 @@
 
 #include "medley/cluster/cluster.h"
 #include "medley/graph/graph.h"
+#include "medley/schedule/choice.h"
 
 namespace medley {
 
@@ -71,22 +72,18 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
-struct Pipeline {
+struct Pipeline : ScheduleChoice {
   std::vector<Microbatch> microbatches;
-  std::string schedule = "1f1b";
   std::vector<Stage> stages;
-  // Micro-batches that each stage has in flight at most, not growing along the pipeline. Empty: as
-  // many as the schedule says where that depends on no times.
-  std::vector<int64_t> in_flight{};
-  // Of how many micro-batches at most each stage has gone backward without the gradients of its
-  // weights, for which no other stage waits (schedule/call_order.h). Empty: 0, they are made with
-  // the rest.
-  std::vector<int64_t> late_weights{};
-  // Of a single stage: so many micro-batches go forward, and so many backward, at once. While one
-  // waits for an exchange inside of the stage, another computes (program/weave.h).
-  int64_t at_once = 1;
   bool operator==(const Pipeline&) const = default;
 };
+
+inline PipelineSize size_of(const Pipeline& pipeline) {
+  return {static_cast<int>(pipeline.stages.size()), static_cast<int>(pipeline.microbatches.size())};
+}
+inline PipelineOrder order_of(const Pipeline& pipeline) {
+  return order_of(pipeline, size_of(pipeline));
+}
 
 // What the search that made a plan showed: how far it may be from the best of what was searched.
 struct StepBound {

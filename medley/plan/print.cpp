@@ -136,9 +136,10 @@ Node to_list(const std::vector<T>& values) {
 Node to_node(const Pipeline& pipeline) {
   Node node = object();
   if (pipeline.schedule != Pipeline().schedule) node.add("schedule", scalar(pipeline.schedule));
-  if (!pipeline.in_flight.empty()) node.add("in_flight", list(pipeline.in_flight));
-  if (!pipeline.late_weights.empty()) node.add("late_weights", list(pipeline.late_weights));
-  if (pipeline.at_once != Pipeline().at_once) node.add("at_once", scalar(pipeline.at_once));
+  for (const ScheduleField& field : schedule_fields())
+    if (!is_default(pipeline, field))
+      node.add(std::string(field.key),
+               field.counts ? list(pipeline.*field.counts) : scalar(pipeline.*field.number));
   node.add("microbatches", to_list(pipeline.microbatches));
   node.add("stages", to_list(pipeline.stages));
   return node;

@@ -15,7 +15,6 @@
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
 #include "medley/plan/verify_rows.h"
-#include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
@@ -146,52 +145,9 @@ void check_stages(const std::vector<Stage>& stages, size_t pipeline, const Graph
   }
 }
 
-void check_at_once(const Pipeline& pipeline, size_t number) {
-  const std::string place = pipeline_place(number) + ".at_once";
-  const size_t count = pipeline.microbatches.size();
-  if (pipeline.at_once < 1 || at(pipeline.at_once) > count)
-    refuse(place, pipeline.at_once, fmt::format("1 to {}, the micro-batches", count));
-  if (pipeline.at_once == 1) return;
-  if (pipeline.stages.size() > 1)
-    refuse(place,
-           pipeline.at_once,
-           fmt::format("1: the pipeline has {} stages, and only one alone works on several "
-                       "micro-batches at once",
-                       pipeline.stages.size()));
-  if (!pipeline.in_flight.empty())
-    refuse(place, pipeline.at_once, "1 beside in_flight: as many are in flight as go at once");
-}
-
 void check_schedule(const Pipeline& pipeline, size_t number) {
-  const std::vector<int64_t>& counts = pipeline.in_flight;
-  const std::string place = pipeline_place(number) + ".in_flight";
-  if (counts.empty()) {
-    if (!find_schedule(pipeline.schedule).counts && pipeline.stages.size() > 1)
-      refuse(place,
-             "none",
-             fmt::format("a count for each stage: those of {} depend on times", pipeline.schedule));
-    return;
-  }
-  if (counts.size() != pipeline.stages.size())
-    refuse(place,
-           fmt::format("{} counts", counts.size()),
-           fmt::format("{}, one for each stage", pipeline.stages.size()));
-  for (size_t i = 0; i < counts.size(); ++i)
-    if (counts[i] < 1 || (i > 0 && counts[i] > counts[i - 1]))
-      refuse(place, list_text(counts), "positive counts that do not grow along the pipeline");
-}
-
-// What the first stage makes nobody waits for.
-void check_late_weights(const Pipeline& pipeline, size_t number) {
-  const std::vector<int64_t>& counts = pipeline.late_weights;
-  if (counts.empty()) return;
-  const std::string place = pipeline_place(number) + ".late_weights";
-  if (counts.size() != pipeline.stages.size())
-    refuse(place,
-           fmt::format("{} counts", counts.size()),
-           fmt::format("{}, one for each stage", pipeline.stages.size()));
-  if (counts[0] != 0 || std::ranges::min(counts) < 0)
-    refuse(place, list_text(counts), "0 for the first stage, and none below it");
+  if (const auto fault = find_fault(pipeline, size_of(pipeline)))
+    refuse(fmt::format("{}.{}", pipeline_place(number), fault->key), fault->found, fault->expected);
 }
 
 void check_microbatch(const Microbatch& microbatch,
@@ -509,8 +465,6 @@ void verify(const Plan& plan,
     check_stages(pipeline.stages, p, graph);
     check_recompute(pipeline.stages, p);
     check_schedule(pipeline, p);
-    check_late_weights(pipeline, p);
-    check_at_once(pipeline, p);
     for (size_t s = 0; s < pipeline.stages.size(); ++s) TextCheck(plan, graph, p, s).run();
   }
 }

@@ -7,24 +7,22 @@
 
 namespace medley {
 
+std::string_view name(FunctionKind kind) {
+  constexpr std::string_view kNames[] = {"prologue",
+                                         "prologue_last",
+                                         "prologue2",
+                                         "prologue2_last",
+                                         "prologue3",
+                                         "prologue3_last",
+                                         "forward",
+                                         "backward",
+                                         "backward_last",
+                                         "update"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 std::string function_name(FunctionKind kind) {
-  switch (kind) {
-    case FunctionKind::kPrologue:
-    case FunctionKind::kPrologueLast:
-    case FunctionKind::kPrologue2:
-    case FunctionKind::kPrologue2Last:
-    case FunctionKind::kPrologue3:
-    case FunctionKind::kPrologue3Last:
-      return "prologue";
-    case FunctionKind::kForward:
-      return "forward";
-    case FunctionKind::kBackward:
-    case FunctionKind::kBackwardLast:
-      return "backward";
-    case FunctionKind::kUpdate:
-      break;
-  }
-  return "update";
+  return std::string(name(kind).substr(0, name(kind).find_first_of("23_")));
 }
 
 std::vector<ValueId> reported(const LoweredStage& stage) {

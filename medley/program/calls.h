@@ -10,6 +10,7 @@
 
 namespace medley {
 
+std::string_view name(FunctionKind kind);      // "prologue2_last"
 std::string function_name(FunctionKind kind);  // "forward"; a last variant is called as the others
 std::string to_string(const Call& call);       // "forward 2", "update"
 inline bool is_backward(FunctionKind kind) {

@@ -52,7 +52,7 @@ Plan one_stage(std::vector<Microbatch> microbatches) {
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
   Stage stage;
   stage.mesh = {{"x"}, {1}, {"a/0/0"}};
-  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  plan.pipelines = {{{}, std::move(microbatches), {stage}}};
   return plan;
 }
 

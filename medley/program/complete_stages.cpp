@@ -98,7 +98,7 @@ Completed only_stage(const GraphAnalysis& analysis,
                            analysis.optimizer,
                            {.names = stable_names(analysis.graph),
                             .recompute = how,
-                            .in_flight = counts_in_flight(pipeline)[0],
+                            .in_flight = peak_in_flight(order_of(pipeline))[0],
                             .blocks = blocks}));
 }
 
@@ -144,7 +144,7 @@ std::vector<Completed> split(PreparedStages& prepared,
                              size_t number,
                              std::span<const Blocks> blocks) {
   const Pipeline& pipeline = plan.pipelines[number];
-  const std::vector<int> counts = counts_in_flight(pipeline);
+  const std::vector<int> counts = peak_in_flight(order_of(pipeline));
   const Partition parts =
       partition(prepared.analysis().graph,
                 prepared.positions(),

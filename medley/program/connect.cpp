@@ -12,7 +12,6 @@
 #include "medley/graph/replace_bf16.h"
 #include "medley/plan/plan.h"
 #include "medley/program/symbols.h"
-#include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
@@ -216,22 +215,6 @@ TensorType summed_type(const std::string& name,
   return summed;
 }
 
-std::vector<int> counts_in_flight(const Pipeline& pipeline) {
-  const int stages = static_cast<int>(pipeline.stages.size());
-  const int microbatches = static_cast<int>(pipeline.microbatches.size());
-  if (!pipeline.in_flight.empty()) {
-    std::vector<int> counts;
-    for (int64_t count : pipeline.in_flight)
-      counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
-    return counts;
-  }
-  if (pipeline.at_once > 1) return {static_cast<int>(pipeline.at_once)};
-  const Schedule& schedule = find_schedule(pipeline.schedule);
-  if (schedule.counts) return schedule.counts(stages, microbatches);
-  MEDLEY_CHECK_EQ(stages, 1);
-  return {1};
-}
-
 namespace {
 
 // Lanes are numbered from `number` on. Returns the number after the last.
@@ -239,17 +222,9 @@ int connect_pipeline(Stages stages,
                      const Pipeline& pipeline,
                      int number,
                      std::span<Connections> all) {
-  const std::vector<int> counts = counts_in_flight(pipeline);
-  const auto microbatches = static_cast<int>(pipeline.microbatches.size());
-  std::vector<int> late_weights;
-  for (const int64_t each : pipeline.late_weights)
-    late_weights.push_back(static_cast<int>(std::min<int64_t>(each, microbatches)));
-  const PipelineOrder orders = order_calls(counts, microbatches, late_weights);
+  const PipelineOrder orders = order_of(pipeline);
+  const std::vector<int> counts = peak_in_flight(orders);
   for (size_t s = 0; s < stages.size(); ++s) all[s].order = orders[s];
-  if (pipeline.at_once > 1) {
-    all[0].at_once = static_cast<int>(pipeline.at_once);
-    all[0].order = order_in_groups(all[0].at_once, microbatches);
-  }
   for (const auto& [lane, links] : find_lanes(stages)) {
     const auto& [from, to, phase, once] = lane;
     const DecidedStage& sender = stages[at(from)];

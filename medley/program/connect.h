@@ -84,11 +84,7 @@ struct Connections {
   std::vector<StageRelay> gradients, values;
   OwnedShares shares;  // of parameters of which it updates a part
   StageOrder order;
-  int at_once = 1;  // micro-batches (weave.h)
 };
-
-// Micro-batches that each stage has in flight at most.
-std::vector<int> counts_in_flight(const Pipeline& pipeline);
 
 // All but relays. Requires: what a stage receives under a name one stage of its pipeline sends.
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Plan& plan);

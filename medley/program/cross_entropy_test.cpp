@@ -71,7 +71,7 @@ Program program_of(const Graph& graph,
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
   Stage stage;
   stage.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}};
-  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  plan.pipelines = {{{}, std::move(microbatches), {stage}}};
   return lower(graph, plan, pair_of_devices(kind), Optimizer());
 }
 

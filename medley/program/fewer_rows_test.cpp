@@ -43,7 +43,7 @@ Plan whole(std::vector<Microbatch> microbatches, int count) {
   Stage stage;
   stage.mesh = {{"x"}, {count}, names(count)};
   for (const Microbatch& each : microbatches) plan.global_batch += each.rows;
-  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  plan.pipelines = {{{}, std::move(microbatches), {stage}}};
   return plan;
 }
 

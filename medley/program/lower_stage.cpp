@@ -8,15 +8,14 @@
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
+#include "medley/program/call_parts.h"
 #include "medley/program/calls.h"
 #include "medley/program/commit.h"
 #include "medley/program/connect.h"
 #include "medley/program/cross_entropy.h"
 #include "medley/program/emitter.h"
-#include "medley/program/late_weights.h"
 #include "medley/program/lifetimes.h"
 #include "medley/program/relays.h"
-#include "medley/program/weave.h"
 
 namespace medley {
 namespace {
@@ -496,36 +495,9 @@ class Lowering {
         !stage.functions.empty() && stage.functions.back().kind == FunctionKind::kUpdate;
     if (!has_update && !assigns_[Phase::kUpdate].empty())
       stage.functions.push_back({FunctionKind::kUpdate, {}, assigns_[Phase::kUpdate]});
-    order_calls();
+    add_calls(stage, connections_.order, static_cast<int>(microbatches_.size()));
     fill_tables();
     stage.symbols = emitter_.symbols;
-  }
-
-  void order_calls() {
-    LoweredStage& stage = emitter_.stage;
-    const auto has = [&](FunctionKind kind) {
-      return std::any_of(stage.functions.begin(),
-                         stage.functions.end(),
-                         [&](const Function& function) { return function.kind == kind; });
-    };
-    const auto add = [&](FunctionKind kind, int microbatch) {
-      if (has(kind)) stage.calls.push_back({kind, microbatch});
-    };
-    const int count = static_cast<int>(microbatches_.size());
-    for (int k = 0; k < kPrologues; ++k)
-      for (int m = 0; m < count; ++m) add(prologue_kind(k, m + 1 == count), m);
-    for (const PipelineCall& call : connections_.order) {
-      const bool last = call.microbatch + 1 == count;
-      const FunctionKind kind = call.function == PipelineFunction::kForward ? FunctionKind::kForward
-                                : last ? FunctionKind::kBackwardLast
-                                       : FunctionKind::kBackward;
-      if (has_weights(connections_.order) && is_backward(kind) && has(kind))
-        add_part(stage, kind, call);
-      else
-        add(kind, call.microbatch);
-    }
-    add(FunctionKind::kUpdate, 0);
-    weave(stage, connections_.at_once);
   }
 
   void fill_tables() {

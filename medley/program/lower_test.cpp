@@ -38,7 +38,7 @@ Plan rows_plan(std::vector<Microbatch> microbatches) {
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
   Stage stage;
   stage.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}};
-  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  plan.pipelines = {{{}, std::move(microbatches), {stage}}};
   return plan;
 }
 

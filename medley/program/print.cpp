@@ -9,32 +9,6 @@
 namespace medley {
 namespace {
 
-const char* name(FunctionKind kind) {
-  switch (kind) {
-    case FunctionKind::kPrologue:
-      return "prologue";
-    case FunctionKind::kPrologueLast:
-      return "prologue_last";
-    case FunctionKind::kPrologue2:
-      return "prologue2";
-    case FunctionKind::kPrologue2Last:
-      return "prologue2_last";
-    case FunctionKind::kPrologue3:
-      return "prologue3";
-    case FunctionKind::kPrologue3Last:
-      return "prologue3_last";
-    case FunctionKind::kForward:
-      return "forward";
-    case FunctionKind::kBackward:
-      return "backward";
-    case FunctionKind::kBackwardLast:
-      return "backward_last";
-    case FunctionKind::kUpdate:
-      return "update";
-  }
-  return "";
-}
-
 std::string ids(const std::vector<ValueId>& values) {
   std::string text;
   for (ValueId value : values) text += fmt::format("{}%{}", text.empty() ? "" : " ", value);

@@ -125,7 +125,7 @@ struct Function {
 };
 
 // A function of a micro-batch, or some of its steps: then those of other micro-batches come between
-// them (weave.h).
+// them (call_parts.h).
 struct Call {
   FunctionKind function;
   int microbatch;       // 0 for the update

@@ -55,7 +55,7 @@ Plan plan_on(std::vector<int64_t> shape, std::vector<Microbatch> microbatches) {
   for (int64_t size : shape) count *= size;
   for (int64_t i = 0; i < count; ++i) stage.mesh.devices.push_back("a/" + std::to_string(i) + "/0");
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
-  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  plan.pipelines = {{{}, std::move(microbatches), {stage}}};
   return plan;
 }
 

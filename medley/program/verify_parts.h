@@ -1,6 +1,6 @@
 #pragma once
 
-// What verify(program) checks, in four parts. Each throws Error(kUs), which names stage, call and
+// What verify(program) checks, in parts. Each throws Error(kUs), which names stage, call and
 // op or communication, what was found and what was expected. Know nothing of plans and graphs.
 
 #include <fmt/format.h>
@@ -28,6 +28,12 @@ std::string stage_name(size_t stage);  // "stage 1"
 // variant of a function does what the others do, and ends the step. Costs what the functions cost,
 // and a look-up for each call.
 void verify_values(const Program& program, size_t stage);
+
+// Of one stage: parts of calls make up whole functions, have among them others of the same function
+// only (and forward calls among parts of backward ones), wait for nothing that another micro-batch
+// has posted, and read and write what is of the step in the order in which the calls would, whole,
+// where their first parts are. Requires: the stage has the functions of its calls.
+void verify_turns(const LoweredStage& stage, const std::string& place);
 
 // Of all stages: who exchanges something expects the same of it. Members, tensors, lengths, dtypes;
 // what is sent on a lane is what is received, one after the other; members of a group post the same

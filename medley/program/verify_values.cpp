@@ -11,7 +11,6 @@
 #include "medley/ops/update_ops.h"
 #include "medley/program/verify_parts.h"
 #include "medley/program/walk.h"
-#include "medley/program/weave.h"
 
 namespace medley {
 namespace {
@@ -222,7 +221,7 @@ class ValueVerifier {
       check_variants(prologue_kind(k, false), prologue_kind(k, true));
     check_variants(FunctionKind::kBackward, FunctionKind::kBackwardLast);
     check_calls();
-    verify_weave(stage_, stage_name(number_));
+    verify_turns(stage_, stage_name(number_));
     follow_calls();
   }
 

@@ -5,33 +5,16 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "medley/base/error.h"
 
 namespace medley {
-namespace {
-
-// The order with the gradients of weights behind `late` backward calls, or within them.
-StageOrder with_weights(const StageOrder& calls, int late) {
-  MEDLEY_CHECK(late >= 0);
-  if (late == 0) return calls;
-  StageOrder order;
-  order.reserve(calls.size() / 2 * 3);
-  int next = 0;  // whose gradients of weights come next
-  for (const PipelineCall& call : calls) {
-    order.push_back(call);
-    if (call.function == PipelineFunction::kBackward && call.microbatch - next + 1 == late)
-      order.push_back(weights(next++));
-  }
-  while (next < static_cast<int>(calls.size()) / 2) order.push_back(weights(next++));
-  return order;
-}
-
-}  // namespace
-
 std::string to_string(const PipelineCall& call) {
   constexpr std::string_view kLetters = "FBW";
-  return kLetters[static_cast<size_t>(call.function)] + std::to_string(call.microbatch);
+  const std::string text =
+      kLetters[static_cast<size_t>(call.function)] + std::to_string(call.microbatch);
+  return call.count == 1 ? text : fmt::format("{}-{}", text, call.microbatch + call.count - 1);
 }
 
 std::string to_string(const StageOrder& order) {
@@ -40,11 +23,8 @@ std::string to_string(const StageOrder& order) {
   return text;
 }
 
-PipelineOrder order_calls(const std::vector<int>& in_flight,
-                          int microbatches,
-                          const std::vector<int>& late) {
+PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
   MEDLEY_CHECK(microbatches >= 1);
-  MEDLEY_CHECK(late.empty() || late.size() == in_flight.size());
   PipelineOrder order;
   for (size_t stage = 0; stage < in_flight.size(); ++stage) {
     const int count = in_flight[stage];
@@ -63,19 +43,34 @@ PipelineOrder order_calls(const std::vector<int>& in_flight,
       calls.push_back(backward(m - warm_up));
     }
     for (int m = microbatches - warm_up; m < microbatches; ++m) calls.push_back(backward(m));
-    if (!late.empty()) calls = with_weights(calls, late[stage]);
   }
   return order;
 }
 
-StageOrder order_in_groups(int of, int microbatches) {
+PipelineOrder with_late_weights(PipelineOrder order, const std::vector<int>& late) {
+  MEDLEY_CHECK_EQ(late.size(), order.size());
+  for (size_t stage = 0; stage < order.size(); ++stage) {
+    MEDLEY_CHECK(late[stage] >= 0);
+    if (late[stage] == 0) continue;
+    const StageOrder whole = std::exchange(order[stage], {});
+    int next = 0;  // whose gradients of weights come next
+    for (const PipelineCall& call : whole) {
+      order[stage].push_back(call);
+      if (call.function == PipelineFunction::kBackward && call.microbatch - next + 1 == late[stage])
+        order[stage].push_back(weights(next++));
+    }
+    while (next < static_cast<int>(whole.size()) / 2) order[stage].push_back(weights(next++));
+  }
+  return order;
+}
+
+StageOrder order_at_once(int of, int microbatches) {
   MEDLEY_CHECK(of >= 1 && microbatches >= 1);
   StageOrder order;
-  for (int first = 0; first < microbatches; first += of) {
-    const int behind = std::min(first + of, microbatches);
-    for (int m = first; m < behind; ++m) order.push_back(forward(m));
-    for (int m = first; m < behind; ++m) order.push_back(backward(m));
-  }
+  for (int first = 0; first < microbatches; first += of)
+    for (const PipelineFunction function :
+         {PipelineFunction::kForward, PipelineFunction::kBackward})
+      order.push_back({function, first, std::min(of, microbatches - first)});
   return order;
 }
 
@@ -99,8 +94,8 @@ std::vector<int> peak_in_flight(const PipelineOrder& order) {
   for (const StageOrder& calls : order) {
     int now = 0, peak = 0;
     for (const PipelineCall& call : calls) {
-      if (call.function == PipelineFunction::kForward) ++now;
-      if (call.function == PipelineFunction::kBackward) --now;
+      if (call.function == PipelineFunction::kForward) now += call.count;
+      if (call.function == PipelineFunction::kBackward) now -= call.count;
       peak = std::max(peak, now);
     }
     peaks.push_back(peak);

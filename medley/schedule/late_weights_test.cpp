@@ -83,7 +83,7 @@ TEST(LateWeights, OfRandomPipelines) {
     for (int s = 1; s < stages; ++s) most[at(s)] = static_cast<int>(draw(5));
     const LateWeights found = late_weights(all, in_flight, most, nothing(stages));
     for (int s = 0; s < stages; ++s) EXPECT_LE(found.counts[at(s)], most[at(s)]);
-    verify(order_calls(in_flight, microbatches, found.counts), microbatches);
+    verify(with_late_weights(order_calls(in_flight, microbatches), found.counts), microbatches);
     const LateWeights none = late_weights(all, in_flight, limits(stages, 0), nothing(stages));
     EXPECT_LE(found.finish, none.finish) << seed;
     faster += found.finish < none.finish;

@@ -9,20 +9,20 @@
 namespace medley {
 namespace {
 
-using Counts = decltype(Schedule::counts);
-
-// The order of counts that depend on nothing but these two numbers, held to the limits.
-template <Counts kCounts>
-PipelineOrder held(const ScheduleRequest& request) {
-  const int microbatches = request.times.num_microbatches();
-  const std::vector<int> counts =
-      kCounts(static_cast<int>(request.times.num_stages()), microbatches);
-  return order_calls(capped(counts, request.max_in_flight), microbatches);
-}
-
-template <Counts kCounts>
+// The orders of counts that depend on nothing but these two numbers: held to the limits, and not.
+template <std::vector<int> (*kCounts)(int stages, int microbatches)>
 Schedule of_counts(std::string_view name, std::string_view help) {
-  return {name, help, held<kCounts>, kCounts};
+  return {name,
+          help,
+          [](const ScheduleRequest& request) {
+            const int stages = static_cast<int>(request.times.num_stages());
+            const int microbatches = request.times.num_microbatches();
+            return order_calls(capped(kCounts(stages, microbatches), request.max_in_flight),
+                               microbatches);
+          },
+          [](int stages, int microbatches) {
+            return order_calls(kCounts(stages, microbatches), microbatches);
+          }};
 }
 
 PipelineOrder h1f1b_order(const ScheduleRequest& request) {

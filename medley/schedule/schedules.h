@@ -14,8 +14,8 @@ struct Schedule {
   std::string_view name;
   std::string_view help;
   PipelineOrder (*order)(const ScheduleRequest& request);
-  // How many each stage has in flight without limits; nullptr where that depends on times.
-  std::vector<int> (*counts)(int stages, int microbatches);
+  // The order without limits, of plans that name it; nullptr where that depends on times.
+  PipelineOrder (*planned)(int stages, int microbatches);
 };
 const std::vector<Schedule>& schedules();
 

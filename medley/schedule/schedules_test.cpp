@@ -57,10 +57,9 @@ struct Drawing {
 PipelineOrder with_late_weights(const PipelineOrder& order, const PipelineTimes& times) {
   std::vector<int> most(order.size(), times.num_microbatches());
   most[0] = 0;
-  const std::vector<int> in_flight = peak_in_flight(order);
   const LateWeights late =
-      late_weights(times, in_flight, most, std::vector<Nanoseconds>(order.size()));
-  return order_calls(in_flight, times.num_microbatches(), late.counts);
+      late_weights(times, peak_in_flight(order), most, std::vector<Nanoseconds>(order.size()));
+  return with_late_weights(order, late.counts);
 }
 
 // The drawings of a file, each below a line that says what it is of.

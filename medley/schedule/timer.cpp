@@ -100,11 +100,13 @@ class Timer {
         begin = std::max(begin, taken);
       }
     }
-    const Nanoseconds end = take(stage,
-                                 begin,
-                                 on                    ? own.forward
-                                 : has_weights_[stage] ? own.backward - own.weights
-                                                       : own.backward);
+    Nanoseconds time;
+    for (size_t i = m; i < m + at(call.count); ++i) {
+      const StageTimes& each = times_.sizes[at(times_.size_of[i])].stages[stage];
+      time += on ? each.forward : each.backward;
+      if (!on && has_weights_[stage]) time = time - each.weights;
+    }
+    const Nanoseconds end = take(stage, begin, time);
     if (in && !slots_.empty()) in->taken[at(in->number[m])] = begin;
     if (out) {
       const BoundaryTimes& boundary = times.boundaries[on ? stage : stage - 1];

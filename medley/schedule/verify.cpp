@@ -18,7 +18,10 @@ void check_calls(size_t stage, const StageOrder& calls, int microbatches, int li
   const bool has_weights = std::ranges::any_of(
       calls, [](const PipelineCall& call) { return call.function == PipelineFunction::kWeights; });
   int in_flight = 0;
-  for (const PipelineCall& call : calls) {
+  StageOrder single;  // calls at once, one micro-batch after the other
+  for (const PipelineCall& call : calls)
+    for (int m = 0; m < call.count; ++m) single.push_back({call.function, call.microbatch + m});
+  for (const PipelineCall& call : single) {
     if (call.microbatch < 0 || call.microbatch >= microbatches)
       refuse(stage, fmt::format("{} of {} micro-batches", to_string(call), microbatches));
     const auto m = at(call.microbatch);
@@ -140,12 +143,16 @@ void verify(const PipelineOrder& order, int microbatches, const OrderLimits& lim
   MEDLEY_CHECK(microbatches >= 1 && !order.empty());
   MEDLEY_CHECK(limits.in_flight.empty() || limits.in_flight.size() == order.size());
   MEDLEY_CHECK(limits.slots.empty() || limits.slots.size() + 1 == order.size());
-  for (size_t stage = 0; stage < order.size(); ++stage)
+  for (size_t stage = 0; stage < order.size(); ++stage) {
+    for (const PipelineCall& call : order[stage])
+      if (call.count != 1 && (call.count < 1 || order.size() > 1))
+        refuse(stage, fmt::format("{} has {} at once", to_string(call), call.count));
     check_calls(stage,
                 order[stage],
                 microbatches,
                 limits.in_flight.empty() ? microbatches : limits.in_flight[stage]);
-  Execution(order, microbatches, limits.slots).run();
+  }
+  if (order.size() > 1) Execution(order, microbatches, limits.slots).run();
 }
 
 }  // namespace medley

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "medley/base/at.h"
-#include "medley/program/late_weights.h"
+#include "medley/program/call_parts.h"
 #include "medley/sim/prices.h"
 
 namespace medley {

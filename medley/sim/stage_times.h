@@ -11,7 +11,7 @@ namespace medley {
 
 struct FunctionTimes {
   Nanoseconds prologue, forward, backward;  // of the first micro-batch
-  // Of `backward`, ops that no other stage waits for (program/late_weights.h); none where devices
+  // Of `backward`, ops that no other stage waits for (program/call_parts.h); none where devices
   // of the stage exchange meanwhile what others wait for.
   Nanoseconds weights;
   Nanoseconds update;  // what is done once a step, and the rest of the exchange of gradients

@@ -1,7 +1,7 @@
 #pragma once
 
-// Several micro-batches of a mesh at once (program/weave.h), for plans whose devices stand still
-// for exchanges inside of the mesh: of experts' tokens, of parts of tensors.
+// Several micro-batches of a mesh at once (program/call_parts.h), for plans whose devices stand
+// still for exchanges inside of the mesh: of experts' tokens, of parts of tensors.
 
 #include "medley/synthesis/request.h"
 

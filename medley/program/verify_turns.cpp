@@ -1,4 +1,4 @@
-#include "medley/program/weave.h"
+// Parts of calls that take turns: verify_turns().
 
 #include <fmt/format.h>
 
@@ -8,66 +8,24 @@
 #include <utility>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
+#include "medley/program/call_parts.h"
 #include "medley/program/verify_parts.h"
-#include "medley/program/walk.h"
 
 namespace medley {
 namespace {
 
-bool brings_to_microbatch(const LoweredStage& stage, const Communication& communication) {
-  return !communication.outputs.empty() &&
-         std::ranges::all_of(communication.outputs, [&](ValueId value) {
-           return stage.lifetimes[at(value)] == Lifetime::kMicrobatch;
-         });
-}
-
-// The steps of a function in front of which it is cut.
-std::vector<int> cuts(const LoweredStage& stage, const Function& function) {
-  std::vector<int> found;
-  for (size_t i = 1; i < function.steps.size(); ++i)
-    if (const auto* wait = std::get_if<Wait>(&function.steps[i]))
-      if (brings_to_microbatch(stage, stage.communications[at(wait->communication)]))
-        found.push_back(static_cast<int>(i));
-  return found;
-}
-
-// Calls of both take turns.
-bool go_together(FunctionKind a, FunctionKind b) {
-  const bool forward = a == FunctionKind::kForward && b == FunctionKind::kForward;
-  return forward || (is_backward(a) && is_backward(b));
-}
-
-// Cuts whole calls; as many parts as the one that waits most often has.
-std::vector<Call> in_turn(const LoweredStage& stage, std::span<const Call> calls) {
-  std::vector<std::vector<int>> of_call;
-  size_t most = 0;
-  for (const Call& call : calls) {
-    of_call.push_back(cuts(stage, find_function(stage, call.function)));
-    most = std::max(most, of_call.back().size());
-  }
-  std::vector<Call> parts;
-  for (size_t part = 0; part <= most; ++part)
-    for (size_t c = 0; c < calls.size(); ++c) {
-      const std::vector<int>& cut = of_call[c];
-      if (part > cut.size()) continue;
-      Call& call = parts.emplace_back(calls[c]);
-      if (part > 0) call.first = cut[part - 1];
-      if (part < cut.size()) call.end = cut[part];
-    }
-  return parts;
-}
-
 // Whether a call may stand between parts of another.
 bool may_stand_among(FunctionKind parts, FunctionKind kind) {
-  return go_together(parts, kind) || (is_backward(parts) && kind == FunctionKind::kForward);
+  const bool forward = kind == FunctionKind::kForward;
+  return is_backward(parts) ? forward || is_backward(kind)
+                            : forward && parts == FunctionKind::kForward;
 }
 
 // Follows parts, and what they do to values of the step.
-class WeaveVerifier {
+class TurnsVerifier {
  public:
-  WeaveVerifier(const LoweredStage& stage, const std::string& place)
-      : stage_(stage), place_(place) {}
+  TurnsVerifier(const LoweredStage& stage, std::string place)
+      : stage_(stage), place_(std::move(place)) {}
 
   void run() {
     for (size_t c = 0; c < stage_.calls.size(); ++c) {
@@ -79,8 +37,10 @@ class WeaveVerifier {
           steps_of(stage_, call),
           [&](const Item& item, const std::vector<ValueId>& dies) { follow(call, item, dies); });
       if (call.ends()) {
-        for (const Assign& assign : find_function(stage_, call.function).assigns)
-          replace(call, assign);
+        for (const Assign& assign : find_function(stage_, call.function).assigns) {
+          read(call, assign.from);
+          write(call, assign.to);
+        }
         open_.erase(call.microbatch);
       }
       if (!open_.empty()) continue;
@@ -144,11 +104,6 @@ class WeaveVerifier {
     posted.pop_front();
   }
 
-  void replace(const Call& call, const Assign& assign) {
-    read(call, assign.from);
-    write(call, assign.to);
-  }
-
   // By value of the step, the last call that does something to it, of those that began last.
   using Last = std::map<ValueId, size_t>;
 
@@ -182,7 +137,7 @@ class WeaveVerifier {
   size_t begin(const Call& call) const { return open_.at(call.microbatch).begin; }
 
   const LoweredStage& stage_;
-  const std::string& place_;
+  const std::string place_;
   struct Open {
     Call part;  // the last one
     size_t begin;
@@ -194,29 +149,8 @@ class WeaveVerifier {
 
 }  // namespace
 
-void weave(LoweredStage& stage, int at_once) {
-  MEDLEY_CHECK(at_once >= 1);
-  if (at_once == 1) return;
-  std::vector<Call> woven;
-  const std::span<const Call> calls(stage.calls);
-  for (size_t i = 0, behind = 0; i < calls.size(); i = behind) {
-    const FunctionKind kind = calls[i].function;
-    behind = i + 1;
-    while (find_function(stage, kind).assigns.empty() && behind < calls.size() &&
-           behind - i < at(at_once) && go_together(kind, calls[behind].function))
-      ++behind;
-    if (behind == i + 1) {
-      woven.push_back(calls[i]);
-      continue;
-    }
-    const std::vector<Call> parts = in_turn(stage, calls.subspan(i, behind - i));
-    woven.insert(woven.end(), parts.begin(), parts.end());
-  }
-  stage.calls = std::move(woven);
-}
-
-void verify_weave(const LoweredStage& stage, const std::string& place) {
-  WeaveVerifier(stage, place).run();
+void verify_turns(const LoweredStage& stage, const std::string& place) {
+  TurnsVerifier(stage, place).run();
 }
 
 }  // namespace medley

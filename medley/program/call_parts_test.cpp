@@ -1,11 +1,11 @@
-#include "medley/program/weave.h"
+#include "medley/program/call_parts.h"
 
 #include <gmock/gmock.h>
 
 #include <functional>
 
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
+#include "medley/program/verify_parts.h"
 #include "medley/testing/example_program.h"
 
 namespace medley {
@@ -21,46 +21,57 @@ constexpr int kToTheEnd = Call::kToTheEnd;
 LoweredStage gathering(int microbatches) {
   LoweredStage stage = data_parallel_program({3, 1}, microbatches).program.stages[0];
   stage.calls.clear();
-  for (int m = 0; m < microbatches; ++m) stage.calls.push_back({kForward, m});
-  for (int m = 0; m < microbatches; ++m)
-    stage.calls.push_back({m + 1 < microbatches ? kBackward : kBackwardLast, m});
-  stage.calls.push_back({kUpdate, 0});
   return stage;
 }
 
-TEST(Weave, PartsTakeTurns) {
-  LoweredStage stage = gathering(3);
-  weave(stage, 2);
+LoweredStage woven(int microbatches) {
+  LoweredStage stage = gathering(microbatches);
+  add_calls(stage, order_at_once(2, microbatches), microbatches);
+  return stage;
+}
+
+TEST(AddCalls, PartsTakeTurns) {
+  const LoweredStage stage = woven(3);
   EXPECT_THAT(stage.calls,
               ElementsAre(Call{kForward, 0, 0, 2},
                           Call{kForward, 1, 0, 2},
                           Call{kForward, 0, 2, kToTheEnd},
                           Call{kForward, 1, 2, kToTheEnd},
-                          Call{kForward, 2},
                           Call{kBackward, 0},
                           Call{kBackward, 1},
+                          Call{kForward, 2},
                           Call{kBackwardLast, 2},
                           Call{kUpdate, 0}));
   EXPECT_EQ(steps_of(stage, stage.calls[1]).size(), 2u);
   EXPECT_EQ(&steps_of(stage, stage.calls[2])[0], &find_function(stage, kForward).steps[2]);
-  EXPECT_NO_THROW(verify_weave(stage, "stage 0"));
+  EXPECT_NO_THROW(verify_turns(stage, "stage 0"));
 }
 
-TEST(Weave, OneAtOnceStaysAsItIs) {
-  LoweredStage stage = gathering(3);
-  weave(stage, 1);
-  EXPECT_EQ(stage.calls, gathering(3).calls);
+const std::vector<Call> kWhole{
+    {kForward, 0}, {kForward, 1}, {kBackward, 0}, {kBackwardLast, 1}, {kUpdate, 0}};
+
+TEST(AddCalls, OneAtOnceStaysAsItIs) {
+  LoweredStage stage = gathering(2);
+  add_calls(stage, order_calls({2}, 2)[0], 2);
+  EXPECT_EQ(stage.calls, kWhole);
 }
 
 // What a micro-batch leaves in a buffer is for the next one.
-TEST(Weave, WhatReplacesValuesStaysWhole) {
+TEST(AddCalls, WhatReplacesValuesStaysWhole) {
   LoweredStage stage = gathering(2);
   stage.functions[0].assigns.push_back({1, 0});
-  weave(stage, 2);
-  EXPECT_EQ(stage.calls, gathering(2).calls);
+  add_calls(stage, order_at_once(2, 2), 2);
+  EXPECT_EQ(stage.calls, kWhole);
 }
 
-TEST(VerifyWeave, RefusesWhatWouldDoSomethingElse) {
+// Nothing is sent, so that no part comes before another.
+TEST(AddCalls, BackwardWithoutTransfersIsOnePart) {
+  LoweredStage stage = gathering(2);
+  add_calls(stage, with_late_weights(order_calls({2}, 2), {1})[0], 2);
+  EXPECT_EQ(stage.calls, kWhole);
+}
+
+TEST(VerifyTurns, RefusesWhatWouldDoSomethingElse) {
   struct Case {
     std::string refusal;
     std::function<void(LoweredStage&)> spoil;
@@ -80,11 +91,10 @@ TEST(VerifyWeave, RefusesWhatWouldDoSomethingElse) {
        }},
   };
   for (const Case& each : cases) {
-    LoweredStage stage = gathering(3);
-    weave(stage, 2);
+    LoweredStage stage = woven(3);
     each.spoil(stage);
     try {
-      verify_weave(stage, "stage 0");
+      verify_turns(stage, "stage 0");
       ADD_FAILURE() << "accepted: " << each.refusal;
     } catch (const Error& error) {
       EXPECT_EQ(error.blame(), Blame::kUs);
@@ -94,14 +104,14 @@ TEST(VerifyWeave, RefusesWhatWouldDoSomethingElse) {
 }
 
 // The sum of the loss adds one micro-batch after the other.
-TEST(VerifyWeave, RefusesSumsInAnotherOrder) {
+TEST(VerifyTurns, RefusesSumsInAnotherOrder) {
   LoweredStage stage = gathering(2);
   stage.calls = {{kForward, 0, 0, 1},
                  {kForward, 1, 0, 1},
                  {kForward, 1, 1, kToTheEnd},
                  {kForward, 0, 1, kToTheEnd}};
   try {
-    verify_weave(stage, "stage 0");
+    verify_turns(stage, "stage 0");
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("of the step behind forward 1, expected before it"));
