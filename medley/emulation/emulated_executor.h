@@ -36,6 +36,7 @@ class EmulatedExecutor final : public Executor {
   void run(PreparedSegment& segment, Frames frames) override;
   Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override;
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override;
+  bool follows() const override { return true; }
   void follow(const LoweredStage& stage, Frames frames, size_t call, int step) override;
   std::vector<std::vector<Buffer>> combine(
       const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) override {

@@ -46,8 +46,9 @@ class Executor {
   // A slot without a value is null.
   virtual Buffer read(const LoweredStage& stage, Frames frames, ValueId value) = 0;
   virtual void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) = 0;
-  // Says where a device is besides in segments, to an executor that follows it: a call begins (step
-  // -1), makes a post or a wait (`step` of its steps), or ends (their number).
+  // If an executor follows a device, it is told where the device is besides in segments: a call
+  // begins (step -1), makes a post or a wait (`step` of its steps), or ends (their number).
+  virtual bool follows() const { return false; }
   virtual void follow(const LoweredStage& /*stage*/, Frames, size_t /*call*/, int /*step*/) {}
   // What a communication computes, for the in-process transport: inputs[device][tensor] ->
   // outputs[device][tensor]. `elements[device]` are its send/receive lengths.

@@ -136,6 +136,7 @@ Interpreter::Interpreter(const Program& program,
     : stage_index_(stage),
       device_(device),
       executor_(executor),
+      is_followed_(executor.follows()),
       transport_(transport),
       clock_(clock),
       options_(std::move(options)),
@@ -261,9 +262,13 @@ size_t Interpreter::number_of(const PreparedCall& call) const {
   return at(&call - now_->calls.data());
 }
 
+inline void Interpreter::follow(const PreparedCall& call, Frames frames, int step) {
+  if (is_followed_) executor_.follow(stage(), frames, number_of(call), step);
+}
+
 void Interpreter::run_call(const PreparedCall& call) {
   const Frames frames{run_frame_.get(), frames_[at(call.use.frame)].get()};
-  executor_.follow(stage(), frames, number_of(call), -1);
+  follow(call, frames, -1);
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
     for (auto& [value, buffer] : batch_[at(call.call.microbatch)])
       executor_.write(stage(), frames, value, std::exchange(buffer, nullptr));
@@ -278,7 +283,7 @@ void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
     current_step_ = &step;
     if (options_.on_step) options_.on_step(place());
     if (step.kind != PreparedStep::Kind::kSegment)
-      executor_.follow(stage(), frames, number_of(call), static_cast<int>(step_number_));
+      follow(call, frames, static_cast<int>(step_number_));
     switch (step.kind) {
       case PreparedStep::Kind::kSegment: {
         const Nanoseconds start = options_.trace ? clock_.now() : Nanoseconds{};
@@ -300,7 +305,7 @@ void Interpreter::end_call(const PreparedCall& call, Frames frames) {
   current_step_ = nullptr;
   if (call.call.ends()) assign(*call.function, frames);
   for (ValueId value : call.use.leftovers) executor_.write(stage(), frames, value, nullptr);
-  executor_.follow(stage(), frames, number_of(call), static_cast<int>(call.steps.size()));
+  follow(call, frames, static_cast<int>(call.steps.size()));
   if (call.use.ends && call.call.function != FunctionKind::kUpdate)
     batch_[at(call.call.microbatch)].clear();
 }

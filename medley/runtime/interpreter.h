@@ -121,6 +121,7 @@ class Interpreter {
   template <typename Body>
   void run_safely(Body&& body);
   size_t number_of(const PreparedCall& call) const;
+  void follow(const PreparedCall& call, Frames frames, int step);
   void run_call(const PreparedCall& call);
   void run_steps(const PreparedCall& call, Frames frames);
   void end_call(const PreparedCall& call, Frames frames);
@@ -145,6 +146,7 @@ class Interpreter {
 
   int stage_index_, device_;
   Executor& executor_;
+  const bool is_followed_;
   Transport& transport_;
   Clock& clock_;
   InterpreterOptions options_;
