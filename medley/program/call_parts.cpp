@@ -18,15 +18,20 @@ std::vector<Call> parts_of(const LoweredStage& stage,
                            const Call& call,
                            const PipelineCall& entry,
                            bool late) {
+  if (!late && entry.count == 1) return {call};
   const Function& function = find_function(stage, call.function);
   const int steps = static_cast<int>(function.steps.size());
   std::vector<int> cuts;
   int behind = 0;
   for (int i = 0; i < steps; ++i) {
-    const Item item = items_of(std::span(function.steps).subspan(at(i), 1))[0];
-    if (is_transfer(stage, item)) behind = i + 1;
-    if (entry.count > 1 && function.assigns.empty() && i > 0 && item.kind == Item::Kind::kWait &&
-        brings_to_microbatch(stage, stage.communications[at(item.index)]))
+    const auto* post = std::get_if<Post>(&function.steps[at(i)]);
+    const auto* wait = std::get_if<Wait>(&function.steps[at(i)]);
+    if (!post && !wait) continue;
+    const Communication& communication =
+        stage.communications[at(post ? post->communication : wait->communication)];
+    if (communication.kind == CommunicationKind::kTransfer) behind = i + 1;
+    if (!late && wait && i > 0 && function.assigns.empty() &&
+        brings_to_microbatch(stage, communication))
       cuts.push_back(i);
   }
   if (late && behind > 0 && behind < steps) cuts = {behind};
