@@ -29,7 +29,7 @@ BUDGETS = {
     "medley/schedule": 1_690,  # the lists of every schedule, which program made for two of them
     "medley/plan": 1_790,
     "medley/prepare": 1_200,
-    "medley/program": 8_735,  # all that becomes of a plan, and what is checked; rows that return
+    "medley/program": 8_730,  # all that becomes of a plan, and what is checked; rows that return
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once

@@ -46,14 +46,10 @@ const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
       fmt::format("a call of function kind {}, which the stage lacks", static_cast<int>(kind)));
 }
 
-std::span<const Step> steps_of(const Function& function, const Call& call) {
-  const std::span<const Step> all(function.steps);
+std::span<const Step> steps_of(const LoweredStage& stage, const Call& call) {
+  const std::span<const Step> all(find_function(stage, call.function).steps);
   return call.ends() ? all.subspan(at(call.first))
                      : all.subspan(at(call.first), at(call.end - call.first));
-}
-
-std::span<const Step> steps_of(const LoweredStage& stage, const Call& call) {
-  return steps_of(find_function(stage, call.function), call);
 }
 
 AlongAxis along(const std::vector<int64_t>& mesh, int axis) {

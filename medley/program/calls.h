@@ -22,8 +22,6 @@ const Function& find_function(const LoweredStage& stage, FunctionKind kind);
 
 // Returns the steps that a call makes. Throws as find_function().
 std::span<const Step> steps_of(const LoweredStage& stage, const Call& call);
-// The same, of its function.
-std::span<const Step> steps_of(const Function& function, const Call& call);
 
 // Where the devices of a mesh lie that communicate along an axis, or along all of them: so many, so
 // far apart as indices into the mesh. Requires: axis < number of axes, or kWholeMesh.

@@ -134,7 +134,6 @@ struct Call {
   static constexpr int kToTheEnd = -1;
   bool begins() const { return first == 0; }  // the function
   bool ends() const { return end == kToTheEnd; }
-  bool makes(int step) const { return step >= first && (ends() || step < end); }
   bool operator==(const Call&) const = default;
 };
 
