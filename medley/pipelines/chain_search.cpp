@@ -161,7 +161,10 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
       ahead_(ahead),
       pools_(at(table.pools())),
       once_(search.use == DeviceUse::kOnce),
-      comes_back_(table.has_exchange() ? search.last_pool : -1),
+      comes_back_(search.last_pool >= 0 && table.may_come_back(search.last_pool,
+                                                               search.step_of(table.microbatches()))
+                      ? search.last_pool
+                      : -1),
       in_order_(search.any_schedule() && !search.with_q() && search.use == DeviceUse::kAny) {
   fronts_.resize(at(table.layers() + 1) * pools_);
   if (once_) left_.resize(fronts_.size());
@@ -529,7 +532,9 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
 
 Chain cheapest_chain(const Table& table, const ChainSearch& search, double* first) {
   const Ahead ahead(table, search);
-  const bool is_same = search.any_schedule() && search.use != DeviceUse::kOnce;
+  bool is_same = search.any_schedule();  // whatever the pool of the last stage
+  for (int pool = 0; pool < table.pools() && search.use == DeviceUse::kOnce; ++pool)
+    is_same &= !table.may_come_back(pool, search.step_of(table.microbatches()));
   if (!table.has_exchange() || search.last_pool >= 0 || is_same)
     return search_upwards(table, search, ahead, first);
   Chain best;

@@ -55,6 +55,8 @@ struct ChainSearch {
   Closeness closeness = Closeness::kClose;
 
   bool any_schedule() const { return microbatches > 0; }
+  // About how long a step takes with so many micro-batches.
+  int64_t step_of(int64_t count) const { return any_schedule() ? step : count * longest; }
   bool with_q() const { return closeness == Closeness::kClose; }
   bool with_r() const { return closeness != Closeness::kRough; }
   int64_t price(int pool, int devices) const {

@@ -140,6 +140,9 @@ struct PipelineRequest {
   int candidates = 8;  // plans to return at most
   int last_pool = -1;  // of the last stage; -1: any
   Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
+  // Of a step, that the ends of a chain exchange their gradients sooner at least for it to come
+  // back to the pool of its last stages.
+  double least_gain = 0;
   // Nothing: in any order where devices and layers are few. kAny: of chains with prices only.
   std::optional<DeviceUse> use{};
   bool closer = false;  // whether step_bound counts memory, too, which takes a few more searches

@@ -76,7 +76,8 @@ std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int laye
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     : stored_(std::make_shared<Stored>()),
       layers_(request.layers),
-      microbatches_(request.microbatches[at(choice)].count) {
+      microbatches_(request.microbatches[at(choice)].count),
+      least_gain_(request.least_gain) {
   size_t sizes = 0;
   for (const PipelinePool& pool : request.pools) {
     devices_.push_back(pool.devices);
@@ -273,6 +274,15 @@ void Table::add_bounds(int pool, size_t s) {
     }
 }
 
+bool Table::may_come_back(int last, int64_t step) const {
+  if (!has_exchange_ || least_gain_ <= 0) return has_exchange_;
+  int64_t others = kNever;
+  for (int first = 0; first < pools(); ++first)
+    if (first != last) others = std::min(others, exchange(first, last));
+  const auto gain = static_cast<double>(others - exchange(last, last));
+  return pools() > 1 && gain >= least_gain_ * static_cast<double>(step);
+}
+
 const StageOption& Table::offered(const Option& option) const {
   return stored_->offered[at(index_of(option))];
 }
@@ -316,7 +326,8 @@ bool covers_once(const Table& table, int64_t period) {
     return own[table.units(p)];
   };
   int first = 0;
-  for (int p = 0; p < pools && table.has_exchange(); ++p) first = std::max(first, fill(0, p));
+  for (int p = 0; p < pools; ++p)
+    if (table.may_come_back(p, period * table.microbatches())) first = std::max(first, fill(0, p));
   bool covers = false;
   for (unsigned others = 0; others <= all; ++others)
     for (int p = 0; p < pools; ++p) {

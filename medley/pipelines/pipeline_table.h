@@ -134,6 +134,9 @@ class Table {
     return stored_->exchanges[at(first) * devices_.size() + at(last)];
   }
   bool has_exchange() const { return has_exchange_; }
+  // Whether a chain may have its first stages on the pool of its last ones, with others between:
+  // where the ends then exchange sooner, by a share of such a step (PipelineRequest::least_gain).
+  bool may_come_back(int last, int64_t step) const;
 
   // The least that a stage with the first layer takes to update.
   int64_t least_first_update() const { return stored_->least_first_update; }
@@ -213,6 +216,7 @@ class Table {
   int layers_ = 0, microbatches_ = 0;
   std::vector<int> devices_;
   bool has_exchange_ = false;
+  double least_gain_ = 0;
   int64_t least_sum_ = kNever, least_way_ = kNever;
   int64_t longest_period_ = 0;
 };

@@ -36,6 +36,9 @@ constexpr size_t kMany = 256;      // devices: with more, closer searches take s
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 
+// What the ends exchange sooner, of a step, for both to be on one pool with others between.
+constexpr double kMatters = 0.02;
+
 class Harp {
  public:
   explicit Harp(const Request& request)
@@ -52,6 +55,7 @@ class Harp {
     pipeline_.links = candidates_.links();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
+    pipeline_.least_gain = kMatters;
     pipeline_.gap = devices_of(request).size() > kMany ? kGapOfMany : kGap;
   }
 
