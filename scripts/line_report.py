@@ -34,7 +34,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once
     "medley/synthesis": 5_040,  # a candidate that cannot be lowered is left out
-    "medley/pipelines": 7_270,  # chains with devices counted, and priced; layer tables; ports; cuts
+    "medley/pipelines": 7_310,  # chains with devices counted, and priced; layer tables; ports; cuts
     "medley/planner": 1_560,  # a table, and which pipelines are worth a look
     "medley/trace": 500,
     "medley/runtime": 3_500,
@@ -50,7 +50,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 31_380,  # capture is a third of it; engines and sessions have interfaces
 }
-CORE = 76_220  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 76_250  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

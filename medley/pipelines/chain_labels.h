@@ -65,6 +65,7 @@ struct Bucket {
   size_t place = 0;       // AheadCounted::place_of() what is left
   unsigned finished = 0;  // pools that no stage in front may be on, by number
   int32_t begin = 0, end = 0;
+  int64_t cost = 0;  // of the first
 };
 
 // The same while they are made.

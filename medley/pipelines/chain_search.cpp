@@ -13,6 +13,8 @@ namespace {
 // Of what chains cost at least: how much more is tried first, and how that grows.
 constexpr double kMoreCost = 1.0 / 256;
 constexpr int64_t kMoreFactor = 4;
+// A limit as near as this many times the next one is that: each search costs something of its own.
+constexpr int64_t kNear = 64;
 
 // What is known of chains before they are searched.
 struct Ahead {
@@ -70,8 +72,9 @@ class Search {
     int64_t stays;     // to add to `depth`, under any schedule
     int64_t after;     // the last backward: its update, or X of a first stage
     Used own;
-    size_t place;   // of its devices
-    int64_t least;  // what is in front of it costs at least
+    size_t place;      // of its devices
+    int64_t occupied;  // of the boundary,
+    bool is_shared;    // whose port stages behind use, too
   };
   // What stages in front of a state take at least.
   struct Least {
@@ -87,6 +90,9 @@ class Search {
     if (search_.use == DeviceUse::kAny) return {};
     return {option.pool, table_.units(option.pool, at(option.size))};
   }
+  int64_t price_of(const Option& option) const {
+    return search_.price(option.pool, table_.sizes(option.pool)[at(option.size)]);
+  }
   Least ahead(int layer, int pool, Used used, size_t place, unsigned finished) const;
   int64_t with_after(int layer, int64_t sum) const {
     return layer == 0 || sum == kNever ? sum : sum + after_;
@@ -100,16 +106,18 @@ class Search {
     if (!once_ || (pool == comes_back_ && behind.finished == 0)) return behind.finished;
     return behind.finished | 1u << pool;
   }
-  // Whether messages of a stage on `pool` share the port of stages behind those of `next`. A bound
-  // does not count that: how much they share depends on what both boundaries send.
-  bool comes_back(int pool, int next, const Bucket& behind) const {
+  // Whether messages of a stage on `pool` may share the port of stages behind those of `next`. A
+  // bound does not count that: how much they share depends on what both boundaries send.
+  bool may_share_port(int pool, int next) const {
     return pool != next && !search_.any_schedule() && table_.has_one_port(pool) &&
-           behind.used.of(pool) > 0;
+           (search_.use == DeviceUse::kCounted || pool == comes_back_);
   }
   void add_stages(int layer, int pool);
   void add_last(const Option& option, int begin);
-  void add_stage(const Option& option, int begin, int end);
+  // `least`: what is in front of it costs at least.
+  void add_stage(const Option& option, int begin, int end, int64_t least);
   Step step_over(const Option& option, int begin, const Crossing& crossing) const;
+  void add_before(const Step& step, const std::vector<Bucket>& behind, int next, int64_t below);
   void add_before(const Step& step, const Bucket& behind, int next);
   std::optional<Label> extended(const Step& step, const Label& rest) const;
   std::optional<Label> extended_by_any_schedule(const Step& step, const Label& rest) const;
@@ -124,9 +132,8 @@ class Search {
   void keep_in_order(const Label& label);
   void finish(int layer, int pool);
   void leave(int layer, int pool);
-  void cheapest_first(std::vector<Bucket>& buckets) const {
-    std::ranges::stable_sort(
-        buckets, {}, [&](const Bucket& bucket) { return labels_[at(bucket.begin)].cost; });
+  static void cheapest_first(std::vector<Bucket>& buckets) {
+    std::ranges::stable_sort(buckets, {}, &Bucket::cost);
   }
   // Under any schedule, what the bound is without.
   void leave_out(Label& label) const {
@@ -142,8 +149,9 @@ class Search {
   const Ahead& ahead_;
   const size_t pools_;
   const bool once_;
-  const int comes_back_;  // the pool that may be at both ends; -1: none
-  const bool in_order_;   // chains that are kept: they differ in cost and depth only
+  std::vector<int> units_;  // [pool]
+  const int comes_back_;    // the pool that may be at both ends; -1: none
+  const bool in_order_;     // chains that are kept: they differ in cost and depth only
   Used all_;
   size_t all_place_ = 0;
   int64_t after_ =
@@ -171,7 +179,8 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
   least_.assign(at(table.layers() + 1), kNever);
   least_.back() = 0;
   for (int pool = 0; pool < table.pools(); ++pool) {
-    all_ = all_ + Used(pool, table.units(pool));
+    units_.push_back(table.units(pool));
+    all_ = all_ + Used(pool, units_.back());
     all_place_ += place_of(pool, table.units(pool));
   }
   if (search.any_schedule()) return;
@@ -185,7 +194,7 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
 // Requires: so many are there to be used.
 Search::Least Search::ahead(int layer, int pool, Used used, size_t place, unsigned finished) const {
   if (once_) {
-    const int left = table_.units(pool) - used.of(pool);
+    const int left = units_[at(pool)] - used.of(pool);
     const int64_t sum = ahead_.once->sum(layer, finished, pool, left);
     if (!search_.any_schedule()) return {with_after(layer, sum), 0};
     return {sum == kNever ? kNever : 0, sum};
@@ -260,7 +269,7 @@ void Search::add_last(const Option& option, int begin) {
   label.option = static_cast<int32_t>(table_.index_of(option));
   const Used used = used_by(option);
   if (!used.within(all_)) return;
-  const int64_t price = search_.price(option.pool, table_.sizes(option.pool)[at(option.size)]);
+  const int64_t price = price_of(option);
   label.depth = search_.any_schedule() ? option.stays : option.time;
   if (search_.any_schedule()) {
     label.cost = price;
@@ -278,12 +287,11 @@ void Search::add_last(const Option& option, int begin) {
 }
 
 Search::Step Search::step_over(const Option& option, int begin, const Crossing& crossing) const {
-  const int64_t paid = search_.price(option.pool, table_.sizes(option.pool)[at(option.size)]);
+  const int64_t paid = price_of(option);
   const int64_t up = option.forward + crossing.up, held = option.time + crossing.round_trip;
   const bool sends = begin == 0 && search_.last_pool >= 0 && !search_.any_schedule();
   const Used own = used_by(option);
   const size_t place = place_of(option.pool, table_.units(option.pool, at(option.size)));
-  const int64_t least = ahead(begin, option.pool, own, all_place_ - place, 0).cost;
   const int64_t exchange = sends ? table_.exchange(option.pool, search_.last_pool) : 0;
   return {option,
           begin,
@@ -295,7 +303,8 @@ Search::Step Search::step_over(const Option& option, int begin, const Crossing& 
           std::max(option.update, exchange),
           own,
           place,
-          least};
+          crossing.occupied,
+          crossing.is_shared};
 }
 
 std::optional<Label> Search::extended_by_any_schedule(const Step& step, const Label& rest) const {
@@ -320,6 +329,21 @@ std::optional<Label> Search::extended(const Step& step, const Label& rest) const
   return label;
 }
 
+// In front of stages that cost less than `below`: of those that share no port with it, or of the
+// others.
+void Search::add_before(const Step& step,
+                        const std::vector<Bucket>& behind,
+                        int next,
+                        int64_t below) {
+  const int pool = step.option.pool;
+  if (step.occupied > search_.longest) return;
+  const bool may_share = may_share_port(pool, next);
+  for (const Bucket& bucket : behind) {
+    if (bucket.cost >= below) break;
+    if (!may_share || step.is_shared == (bucket.used.of(pool) > 0)) add_before(step, bucket, next);
+  }
+}
+
 void Search::add_before(const Step& step, const Bucket& behind, int next) {
   const int pool = step.option.pool;
   const Used used = behind.used + step.own;
@@ -329,7 +353,7 @@ void Search::add_before(const Step& step, const Bucket& behind, int next) {
   const Least least = ahead(step.begin, pool, used, place, finished);
   if (least.cost == kNever) return;
   const int64_t below = search_.below - least.cost - step.cost;
-  if (labels_[at(behind.begin)].cost >= below) return;
+  if (behind.cost >= below) return;
   std::vector<Label>& labels = made_.labels(used, place, finished);
   for (int32_t i = behind.begin; i < behind.end; ++i) {
     if (labels_[at(i)].cost >= below) break;
@@ -341,26 +365,24 @@ void Search::add_before(const Step& step, const Bucket& behind, int next) {
   }
 }
 
-void Search::add_stage(const Option& option, int begin, int end) {
+void Search::add_stage(const Option& option, int begin, int end, int64_t least) {
   if (end == table_.layers()) return add_last(option, begin);
+  const int64_t paid = price_of(option);
+  const int64_t own = search_.any_schedule() ? paid : option.fill + paid;
   for (int next = 0; next < table_.pools(); ++next) {
     const std::vector<Bucket>& behind = next == option.pool ? front(end, next) : left(end, next);
     if (behind.empty()) continue;
     const Crossing* crossing = table_.crossing(option.pool, next, end);
     if (!crossing || crossing->occupied > search_.longest) continue;
-    const Step step = step_over(option, begin, *crossing);
-    std::optional<Step> back;
-    if (const Crossing* twice = table_.crossing_back(option.pool, next, end);
-        twice != crossing && twice->occupied <= search_.longest)
-      back.emplace(step_over(option, begin, *twice));
-    const int64_t below = search_.below - step.least - step.cost;
-    for (const Bucket& bucket : behind) {
-      if (labels_[at(bucket.begin)].cost >= below) break;
-      if (!comes_back(option.pool, next, bucket))
-        add_before(step, bucket, next);
-      else if (back)
-        add_before(*back, bucket, next);
-    }
+    const int64_t cost = own + (search_.any_schedule() ? 0 : crossing->round_trip);
+    const int64_t below = search_.below - least - cost;
+    if (behind[0].cost >= below) continue;
+    add_before(step_over(option, begin, *crossing), behind, next, below);
+    if (may_share_port(option.pool, next))
+      add_before(step_over(option, begin, *table_.crossing_back(option.pool, next, end)),
+                 behind,
+                 next,
+                 below);
   }
 }
 
@@ -378,7 +400,7 @@ void Search::add_stages(int layer, int pool) {
       const int64_t price = search_.price(pool, table_.sizes(pool)[s]);
       if (least.cost == kNever || least_[at(end)] + price + least.cost >= search_.below) continue;
       for (const Option& option : table_.options(pool, s, layer, end))
-        if (can_do(option)) add_stage(option, layer, end);
+        if (can_do(option)) add_stage(option, layer, end, least.cost);
     }
     if (!shorter) break;
   }
@@ -439,16 +461,20 @@ void Search::add_before_in_order(int pool, size_t size, int begin, int end, int6
 // Keeps what no chain on fewer devices is as good as.
 void Search::finish(int layer, int pool) {
   std::vector<Bucket>& buckets = front(layer, pool);
+  std::vector<Bucket> fewer;  // of those, on as many devices or fewer
   if (in_order_) made_.labels({}, 0, 0) = std::move(ordered_);
   ordered_.clear();
   for (Making* making : made_.sorted()) {
     std::ranges::sort(making->labels);
     Bucket bucket{
-        making->used, making->place, making->finished, static_cast<int32_t>(labels_.size()), 0};
+        making->used, making->place, making->finished, static_cast<int32_t>(labels_.size()), 0, 0};
+    const int64_t most = making->labels.back().cost;
+    fewer.clear();
+    for (const Bucket& other : buckets)
+      if (other.cost <= most && other.used.within(bucket.used)) fewer.push_back(other);
     for (const Label& label : making->labels) {
-      const bool kept = std::ranges::none_of(buckets, [&](const Bucket& fewer) {
-        if (!fewer.used.within(bucket.used)) return false;
-        for (int32_t i = fewer.begin; i < fewer.end && labels_[at(i)].cost <= label.cost; ++i)
+      const bool kept = std::ranges::none_of(fewer, [&](const Bucket& other) {
+        for (int32_t i = other.begin; i < other.end && labels_[at(i)].cost <= label.cost; ++i)
           if (never_worse(labels_[at(i)], label)) return true;
         return false;
       });
@@ -456,7 +482,8 @@ void Search::finish(int layer, int pool) {
     }
     bucket.end = static_cast<int32_t>(labels_.size());
     if (bucket.begin == bucket.end) continue;
-    least_[at(layer)] = std::min(least_[at(layer)], labels_[at(bucket.begin)].cost);
+    bucket.cost = labels_[at(bucket.begin)].cost;
+    least_[at(layer)] = std::min(least_[at(layer)], bucket.cost);
     buckets.push_back(bucket);
   }
   made_.clear();
@@ -482,7 +509,8 @@ void Search::leave(int layer, int pool) {
                     making->place,
                     making->finished,
                     begin,
-                    static_cast<int32_t>(labels_.size())});
+                    static_cast<int32_t>(labels_.size()),
+                    labels_[at(begin)].cost});
   }
   made_.clear();
   cheapest_first(left(layer, pool));
@@ -520,7 +548,8 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
   if (least >= below) return {};
   for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
        more *= kMoreFactor) {
-    search.below = std::min(below, least + more);
+    const bool is_near = search.use != DeviceUse::kAny && below - least <= kNear * more;
+    search.below = is_near ? below : std::min(below, least + more);
     Chain chain = Search(table, search, ahead).run();
     if (!chain.stages.empty() && first && least > 0)
       *first = static_cast<double>(more) / kMoreFactor / whole;

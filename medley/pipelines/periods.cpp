@@ -104,9 +104,10 @@ std::vector<Interval> Periods::first_intervals(int64_t least) {
     if (low > high) return {};
     return {{low, high, least_sum}};
   };
-  if (best() < kNever) return up_from(least);
+  if (best() < kNever && !alone_) return up_from(least);
   int64_t low = least, step = std::max<int64_t>(1, least / 128);
   for (int64_t high = more_ == 0 ? longest : least;; high = std::min(longest, high + step)) {
+    if (best() < kNever && least_sum + more_ * low >= best()) return {};
     const std::optional<Interval> left = search({{low, high, least_sum}})[0];
     low = high + 1;
     if (best() < kNever || high == longest) {

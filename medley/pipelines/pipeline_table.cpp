@@ -50,7 +50,8 @@ Crossing crossing_of(const BoundaryTimes& times) {
   return {times.round_trip().value,
           std::max(times.forward, times.backward).value,
           (times.forward + times.latency).value,
-          times};
+          times,
+          false};
 }
 
 // [begin][end] where the first layers are that are like [begin, end), one after the other.
@@ -89,6 +90,8 @@ Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     int unit = 0;
     for (const int size : stored_->sizes.back()) unit = std::gcd(unit, size);
     stored_->unit.push_back(std::max(1, unit));
+    for (const int size : stored_->sizes.back())
+      stored_->units.push_back(size / stored_->unit.back());
     stored_->first_size.push_back(sizes);
     sizes += stored_->sizes.back().size();
   }
@@ -207,6 +210,7 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
         Crossing& back = stored_->crossings[count * count * n + own];
         back =
             crossing_of({times.forward * int64_t{2}, times.backward * int64_t{2}, times.latency});
+        back.is_shared = true;
         longest = std::max(longest, back.round_trip);
       }
     }

@@ -34,6 +34,7 @@ struct Crossing {
   int64_t round_trip = 0, occupied = 0;  // both directions and latencies; the longer direction
   int64_t up = 0;                        // with its latency
   BoundaryTimes times;
+  bool is_shared = false;  // of a port with stages behind: both take twice as long
 };
 
 class Table {
@@ -52,7 +53,9 @@ class Table {
   // Searches count devices in what all sizes of a pool are multiples of: of a pool, of a size of
   // it, and of the largest pool.
   int units(int pool) const { return devices_[at(pool)] / stored_->unit[at(pool)]; }
-  int units(int pool, size_t size) const { return sizes(pool)[size] / stored_->unit[at(pool)]; }
+  int units(int pool, size_t size) const {
+    return stored_->units[stored_->first_size[at(pool)] + size];
+  }
   int most_units() const {
     int most = 0;
     for (int pool = 0; pool < pools(); ++pool) most = std::max(most, units(pool));
@@ -197,6 +200,7 @@ class Table {
     std::vector<std::vector<int>> sizes;  // ascending
     std::vector<int> unit;                // [pool] devices that are counted as one
     std::vector<size_t> first_size;       // [pool]; one more than pools
+    std::vector<int> units;               // [first_size + size]
     std::vector<Option> options;
     std::vector<StageOption> offered;  // parallel
     std::vector<int> range_of;         // [begin][end] the same number where stages are alike
