@@ -90,7 +90,7 @@ class CandidateSet {
   // once a step: each sends its part to all others, and what goes from one pool to another shares a
   // link. Nothing if there is none.
   std::optional<Nanoseconds> exchange(const std::vector<StageRange>& ranges) const;
-  // All meshes of one size in a pool are alike.
+  // Meshes of one size in a pool are interchangeable: returns the first.
   StageMesh mesh(const StageRange& range) const;
 
   // How long the ports of a node take at least for what its stages exchange with those on others.

@@ -70,7 +70,7 @@ AheadPaid::AheadPaid(const Table& table, const ChainSearch& search) : pools(at(t
     }
 }
 
-// Of stages on a pool that end there, with what is in front of them.
+// Returns the least of stages on a pool that end there, with those in front of them.
 AheadPaid::Least AheadPaid::least_before(const Table& table,
                                          const ChainSearch& search,
                                          int layer,
@@ -206,7 +206,8 @@ void AheadOnce::fill(int layer) {
       if (other == pool || crossing == kNever) continue;
       for (unsigned finished = 0; finished < sets; ++finished) {
         if (finished >> pool & 1u || finished >> other & 1u) continue;
-        const size_t before = (finished | 1u << pool) * pools + at(other);
+        const bool comes_back = finished == 0 && table_.may_come_back(pool);
+        const size_t before = (comes_back ? 0 : finished | 1u << pool) * pools + at(other);
         int64_t* to = sums_.data() + index(layer, finished, pool);
         for (int left = 0; left <= table_.units(pool); ++left)
           to[left] = std::min(to[left], crossing + whole[before]);

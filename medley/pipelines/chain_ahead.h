@@ -1,18 +1,19 @@
 #pragma once
 
-// What a chain of stages costs at least in front of a stage: the search over chains goes from the
-// last layer to the first, and what cannot be finished below a limit need not be kept. Private to
-// this folder. Memory and updates for nothing:
+// Lower bounds of the cost of a chain in front of a stage. The search over chains goes from the
+// last layer to the first, and drops chains that cannot be finished below a limit. Private to this
+// folder. Memory and updates are for nothing:
 //
 //   ahead(0, ..) = 0
-//   devices paid for        ahead(l, p) = min over stages [b, l) of t <= P on n devices of q:
-//                             t + price n + r(q, p) + ahead(b, q)
-//   counted                 ahead(l, p, left) = the same of n <= left of q, and ahead(b, q, left -
-//   n) each pool once          ahead(l, F, p, k) = min over stages [b, l) of t <= P
-//                             on n <= k of p:             t + r(p, p) + ahead(b, F, p, k - n)
-//                             on n of q, not in F or p:   t + r(q, p) + ahead(b, F + p, q, all - n)
+//   devices paid for   ahead(l, p) = min over stages [b, l) of t <= P on n devices of q:
+//                        t + price n + r(q, p) + ahead(b, q)
+//   counted            ahead(l, p, left) = the same, n <= left of q, with ahead(b, q, left - n)
+//   each pool once     ahead(l, F, p, k) = min over stages [b, l) of t <= P
+//                        on n <= k of p:             t + r(p, p) + ahead(b, F, p, k - n)
+//                        on n of q, not in F or p:   t + r(q, p) + ahead(b, F + p, q, all - n)
 //
-// F: pools that stages behind are finished with; k: devices of p that are left.
+// F: pools that stages behind are finished with; k: devices of p that are left. Where the first
+// stages may be on the pool p of the last ones, F stays empty when p is left.
 
 #include <cstdint>
 #include <vector>
@@ -47,13 +48,13 @@ struct StageAhead {
   int64_t added = 0;
 };
 
-// The fastest of each mesh of a pool that end there: fill and price, under any schedule what counts
-// in Q.
+// Returns the fastest stage of each mesh of a pool that ends there. It adds fill and price; under
+// any schedule its part of Q.
 std::vector<StageAhead> stages_before(const Table& table,
                                       const ChainSearch& search,
                                       int layer,
                                       int pool);
-// What the crossing adds; kNever: there is none, or it takes longer than the period.
+// Returns the part of a boundary; kNever if there is none, or it takes longer than the period.
 int64_t added_by_crossing(
     const Table& table, const ChainSearch& search, int from, int to, int layer);
 
@@ -71,7 +72,7 @@ class AheadCounted {
   const std::vector<int64_t>& whole() const { return whole_; }
 
  private:
-  // Of stages on a pool that end there, with those in front of them, [place].
+  // Lowers `least`, [place], to stages on a pool that end there, with those in front of them.
   void add(int layer, int pool, std::vector<int64_t>& least) const;
   size_t index(int layer, int pool) const {
     return (at(layer) * at(table_.pools()) + at(pool)) * strides_.back();

@@ -27,7 +27,7 @@ class Used {
   bool within(Used most) const {
     return (((most.counts_ | kHighBits) - counts_) & kHighBits) == kHighBits;
   }
-  // Whoever is within another one comes before it, or is equal.
+  // A value within another one comes before it, or equals it.
   auto operator<=>(const Used&) const = default;
   size_t hash() const {
     const auto folded = static_cast<uint64_t>(counts_ >> 64) * 0x9e3779b97f4a7c15u;
@@ -38,6 +38,7 @@ class Used {
   using Word = unsigned __int128;
   static constexpr int kBits = 128 / kMostCountedPools;
   static constexpr Word kCount = (Word{1} << (kBits - 1)) - 1;
+  static_assert(kCount == kMostCountedDevices);
   static constexpr Word kHighBits = [] {
     Word bits = 0;
     for (int pool = 0; pool < kMostCountedPools; ++pool)

@@ -10,23 +10,24 @@
 namespace medley::pipeline {
 namespace {
 
-// Of what chains cost at least: how much more is tried first, and how that grows.
+// The first limit is a lower bound of the cost and this share of it; the next ones are further by
+// the factor.
 constexpr double kMoreCost = 1.0 / 256;
 constexpr int64_t kMoreFactor = 4;
-// A limit as near as this many times the next one is that: each search costs something of its own.
+// A search with its own limit within so many times the next step is not made in steps: each takes
+// time of its own.
 constexpr int64_t kNear = 64;
 
-// What is known of chains before they are searched.
+// Lower bounds that hold before chains are searched.
 struct Ahead {
   Ahead(const Table& table, const ChainSearch& search) {
-    if (search.use == DeviceUse::kOnce) {
-      once.emplace(table, search);
-      return;
-    }
-    paid.emplace(table, search);
+    if (search.use == DeviceUse::kOnce) once.emplace(table, search);
     if (search.use == DeviceUse::kCounted) counted.emplace(table, search);
+    // Under any schedule it says what devices cost, too.
+    if (search.use == DeviceUse::kAny || (!once && search.any_schedule()))
+      paid.emplace(table, search);
   }
-  // What a chain costs at least.
+  // No chain costs less.
   int64_t whole(const ChainSearch& search) const {
     const auto least = [&](const std::vector<int64_t>& of_last) {
       return search.last_pool < 0 ? std::ranges::min(of_last) : of_last[at(search.last_pool)];
@@ -72,11 +73,10 @@ class Search {
     int64_t stays;     // to add to `depth`, under any schedule
     int64_t after;     // the last backward: its update, or X of a first stage
     Used own;
-    size_t place;      // of its devices
-    int64_t occupied;  // of the boundary,
-    bool is_shared;    // whose port stages behind use, too
+    size_t place;    // of its devices
+    bool is_shared;  // whether stages behind use the port of the boundary, too
   };
-  // What stages in front of a state take at least.
+  // Lower bounds of stages in front of a state.
   struct Least {
     int64_t cost, time;  // kNever: there are none
   };
@@ -93,6 +93,9 @@ class Search {
   int64_t price_of(const Option& option) const {
     return search_.price(option.pool, table_.sizes(option.pool)[at(option.size)]);
   }
+  int64_t cost_over(const Option& option, const Crossing& crossing) const {
+    return price_of(option) + (search_.any_schedule() ? 0 : option.fill + crossing.round_trip);
+  }
   Least ahead(int layer, int pool, Used used, size_t place, unsigned finished) const;
   int64_t with_after(int layer, int64_t sum) const {
     return layer == 0 || sum == kNever ? sum : sum + after_;
@@ -103,8 +106,7 @@ class Search {
   // Pools that no stage in front may be on once those of `pool` are behind: of each pool once, but
   // the last stage's, on which the first stages may be, too, where the ends exchange gradients.
   unsigned finished_with(const Bucket& behind, int pool) const {
-    if (!once_ || (pool == comes_back_ && behind.finished == 0)) return behind.finished;
-    return behind.finished | 1u << pool;
+    return once_ && pool != comes_back_ ? behind.finished | 1u << pool : behind.finished;
   }
   // Whether messages of a stage on `pool` may share the port of stages behind those of `next`. A
   // bound does not count that: how much they share depends on what both boundaries send.
@@ -114,7 +116,7 @@ class Search {
   }
   void add_stages(int layer, int pool);
   void add_last(const Option& option, int begin);
-  // `least`: what is in front of it costs at least.
+  // `least`: a lower bound of the stages in front of it.
   void add_stage(const Option& option, int begin, int end, int64_t least);
   Step step_over(const Option& option, int begin, const Crossing& crossing) const;
   void add_before(const Step& step, const std::vector<Bucket>& behind, int next, int64_t below);
@@ -135,7 +137,7 @@ class Search {
   static void cheapest_first(std::vector<Bucket>& buckets) {
     std::ranges::stable_sort(buckets, {}, &Bucket::cost);
   }
-  // Under any schedule, what the bound is without.
+  // Under any schedule, drops the parts that the bound is without.
   void leave_out(Label& label) const {
     if (!search_.with_q()) label.end = 0;
     if (!search_.with_r()) label.depth = 0;
@@ -154,8 +156,8 @@ class Search {
   const bool in_order_;     // chains that are kept: they differ in cost and depth only
   Used all_;
   size_t all_place_ = 0;
-  int64_t after_ =
-      0;  // what follows the last backward takes at least, if there is a stage in front
+  // A lower bound of the time behind the last backward, if there is a stage in front.
+  int64_t after_ = 0;
   std::vector<Label> labels_;
   std::vector<std::vector<Bucket>> fronts_, left_;  // [layer][pool]
   Makings made_;                                    // of the layer and pool at hand
@@ -169,10 +171,8 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
       ahead_(ahead),
       pools_(at(table.pools())),
       once_(search.use == DeviceUse::kOnce),
-      comes_back_(search.last_pool >= 0 && table.may_come_back(search.last_pool,
-                                                               search.step_of(table.microbatches()))
-                      ? search.last_pool
-                      : -1),
+      comes_back_(search.last_pool >= 0 && table.may_come_back(search.last_pool) ? search.last_pool
+                                                                                 : -1),
       in_order_(search.any_schedule() && !search.with_q() && search.use == DeviceUse::kAny) {
   fronts_.resize(at(table.layers() + 1) * pools_);
   if (once_) left_.resize(fronts_.size());
@@ -181,7 +181,7 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
   for (int pool = 0; pool < table.pools(); ++pool) {
     units_.push_back(table.units(pool));
     all_ = all_ + Used(pool, units_.back());
-    all_place_ += place_of(pool, table.units(pool));
+    all_place_ += place_of(pool, units_.back());
   }
   if (search.any_schedule()) return;
   int64_t exchange = kNever;
@@ -199,16 +199,12 @@ Search::Least Search::ahead(int layer, int pool, Used used, size_t place, unsign
     if (!search_.any_schedule()) return {with_after(layer, sum), 0};
     return {sum == kNever ? kNever : 0, sum};
   }
+  const int64_t sum = ahead_.counted ? ahead_.counted->sum(layer, pool, place) : 0;
+  if (!ahead_.paid) return {with_after(layer, sum), 0};
   const size_t state = ahead_.paid->index(layer, pool);
-  Least least{with_after(layer, ahead_.paid->cost[state]), ahead_.paid->time[state]};
-  if (!ahead_.counted) return least;
-  const int64_t sum = ahead_.counted->sum(layer, pool, place);
-  if (sum == kNever) least.cost = kNever;
-  if (search_.any_schedule())
-    least.time = sum;
-  else
-    least.cost = with_after(layer, sum);
-  return least;
+  const int64_t cost = with_after(layer, ahead_.paid->cost[state]);
+  if (!ahead_.counted) return {cost, ahead_.paid->time[state]};
+  return {sum == kNever ? kNever : cost, sum};
 }
 
 // Of chains that differ in cost and depth only, in order of cost.
@@ -287,7 +283,6 @@ void Search::add_last(const Option& option, int begin) {
 }
 
 Search::Step Search::step_over(const Option& option, int begin, const Crossing& crossing) const {
-  const int64_t paid = price_of(option);
   const int64_t up = option.forward + crossing.up, held = option.time + crossing.round_trip;
   const bool sends = begin == 0 && search_.last_pool >= 0 && !search_.any_schedule();
   const Used own = used_by(option);
@@ -295,15 +290,14 @@ Search::Step Search::step_over(const Option& option, int begin, const Crossing& 
   const int64_t exchange = sends ? table_.exchange(option.pool, search_.last_pool) : 0;
   return {option,
           begin,
-          search_.any_schedule() ? paid : option.fill + crossing.round_trip + paid,
-          search_.any_schedule() ? table_.in_front(up, held) : up + paid,
+          cost_over(option, crossing),
+          search_.any_schedule() ? table_.in_front(up, held) : up + price_of(option),
           held,
           most_stay(table_, option, search_),
           option.stays + crossing.round_trip,
           std::max(option.update, exchange),
           own,
           place,
-          crossing.occupied,
           crossing.is_shared};
 }
 
@@ -336,7 +330,6 @@ void Search::add_before(const Step& step,
                         int next,
                         int64_t below) {
   const int pool = step.option.pool;
-  if (step.occupied > search_.longest) return;
   const bool may_share = may_share_port(pool, next);
   for (const Bucket& bucket : behind) {
     if (bucket.cost >= below) break;
@@ -367,22 +360,18 @@ void Search::add_before(const Step& step, const Bucket& behind, int next) {
 
 void Search::add_stage(const Option& option, int begin, int end, int64_t least) {
   if (end == table_.layers()) return add_last(option, begin);
-  const int64_t paid = price_of(option);
-  const int64_t own = search_.any_schedule() ? paid : option.fill + paid;
   for (int next = 0; next < table_.pools(); ++next) {
     const std::vector<Bucket>& behind = next == option.pool ? front(end, next) : left(end, next);
     if (behind.empty()) continue;
     const Crossing* crossing = table_.crossing(option.pool, next, end);
     if (!crossing || crossing->occupied > search_.longest) continue;
-    const int64_t cost = own + (search_.any_schedule() ? 0 : crossing->round_trip);
-    const int64_t below = search_.below - least - cost;
+    const int64_t below = search_.below - least - cost_over(option, *crossing);
     if (behind[0].cost >= below) continue;
     add_before(step_over(option, begin, *crossing), behind, next, below);
-    if (may_share_port(option.pool, next))
-      add_before(step_over(option, begin, *table_.crossing_back(option.pool, next, end)),
-                 behind,
-                 next,
-                 below);
+    if (!may_share_port(option.pool, next)) continue;
+    const Crossing& back = *table_.crossing_back(option.pool, next, end);
+    if (back.occupied <= search_.longest)
+      add_before(step_over(option, begin, back), behind, next, below);
   }
 }
 
@@ -394,7 +383,7 @@ void Search::add_stages(int layer, int pool) {
       if (table_.least_from(pool, s, layer, end) > search_.longest) continue;
       shorter = true;
       const int units = table_.units(pool, s);
-      if (units > table_.units(pool)) break;
+      if (units > units_[at(pool)]) break;
       const Least least =
           ahead(layer, pool, Used(pool, units), all_place_ - place_of(pool, units), 0);
       const int64_t price = search_.price(pool, table_.sizes(pool)[s]);
@@ -438,7 +427,7 @@ void Search::add_before_in_order(int pool, size_t size, int begin, int end, int6
   for (int next = 0; next < table_.pools(); ++next) {
     if (front(end, next).empty()) continue;
     const Bucket& behind = front(end, next)[0];
-    if (labels_[at(behind.begin)].cost >= below) continue;
+    if (behind.cost >= below) continue;
     const Crossing* crossing = table_.crossing(pool, next, end);
     if (!crossing || crossing->occupied > search_.longest) continue;
     const int64_t trip = search_.with_r() ? crossing->round_trip : 0;
@@ -491,11 +480,13 @@ void Search::finish(int layer, int pool) {
   cheapest_first(buckets);
 }
 
-// Where no stage in front comes back to the pool it does not matter how many devices are used.
+// Where no stage in front comes back to the pool it does not matter how many devices are used. A
+// chain that has come back to it stays there.
 void Search::leave(int layer, int pool) {
   for (const Bucket& bucket : front(layer, pool)) {
-    const bool is_finished = (finished_with(bucket, pool) >> pool & 1u) != 0;
-    const int left = is_finished ? table_.units(pool) - bucket.used.of(pool) : 0;
+    const bool is_last = pool == comes_back_;
+    if (is_last && bucket.finished != 0) continue;
+    const int left = is_last ? 0 : units_[at(pool)] - bucket.used.of(pool);
     const Used used = bucket.used + Used(pool, left);
     std::vector<Label>& labels = made_.labels(used, bucket.place, bucket.finished);
     for (int32_t i = bucket.begin; i < bucket.end; ++i) keep(labels, labels_[at(i)]);
@@ -537,8 +528,8 @@ Chain Search::run() {
   return chain;
 }
 
-// What chains cost at least is nearly what the cheapest one does: below a little more first, then
-// below more and more, since a search takes as long as there are chains below its limit.
+// The cheapest chain costs little more than the lower bound, and a search takes longer the more
+// chains there are below its limit: limits rise in steps.
 Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead, double* first) {
   const int64_t below = search.below, sum = ahead.whole(search);
   const int64_t least =
@@ -563,7 +554,7 @@ Chain cheapest_chain(const Table& table, const ChainSearch& search, double* firs
   const Ahead ahead(table, search);
   bool is_same = search.any_schedule();  // whatever the pool of the last stage
   for (int pool = 0; pool < table.pools() && search.use == DeviceUse::kOnce; ++pool)
-    is_same &= !table.may_come_back(pool, search.step_of(table.microbatches()));
+    is_same &= !table.may_come_back(pool);
   if (!table.has_exchange() || search.last_pool >= 0 || is_same)
     return search_upwards(table, search, ahead, first);
   Chain best;

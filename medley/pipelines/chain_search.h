@@ -6,7 +6,7 @@
 //
 // A state is (layer, pool of the stage there), and has a front of chains of the stages from there
 // on, none of which another one equals or beats in all of (cost, end, depth, devices used of each
-// pool). What cannot be finished below the limit is dropped (chain_ahead.h).
+// pool). Chains that cannot be finished below the limit are dropped (chain_ahead.h).
 //
 //   at a period P         cost   sum of t + r, and the devices' prices     t, transfers <= P
 //                         end    cost and what the updates take beyond it; of a first stage also X
@@ -55,8 +55,6 @@ struct ChainSearch {
   Closeness closeness = Closeness::kClose;
 
   bool any_schedule() const { return microbatches > 0; }
-  // About how long a step takes with so many micro-batches.
-  int64_t step_of(int64_t count) const { return any_schedule() ? step : count * longest; }
   bool with_q() const { return closeness == Closeness::kClose; }
   bool with_r() const { return closeness != Closeness::kRough; }
   int64_t price(int pool, int devices) const {
@@ -64,9 +62,9 @@ struct ChainSearch {
   }
 };
 
-// Returns the chain of least cost; of equal ones always the same. `first`: how far above the least
-// that any chain costs the search begins, as a share of it; then how far this one had to go. Null:
-// nothing is known.
+// Returns the chain of least cost; of equal ones always the same. `first`: the search begins that
+// far above a lower bound of the cost, as a share of it; set to how far it had to go. Null:
+// unknown.
 Chain cheapest_chain(const Table& table, const ChainSearch& search, double* first = nullptr);
 
 }  // namespace medley::pipeline

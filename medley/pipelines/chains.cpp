@@ -30,9 +30,10 @@ struct Chains::Tables {
 Chains::Chains(const PipelineRequest& request) {
   verify(request, kMostPricedPools);
   MEDLEY_CHECK(request.microbatches.size() == 1);
-  tables_ = std::make_unique<Tables>(request, Table(request, 0, false), DeviceUse::kAny);
-  if (request.use.value_or(use_of(tables_->table)) == DeviceUse::kCounted)
-    tables_->use = DeviceUse::kCounted;
+  const Table table(request, 0, false);
+  const bool counts = request.use.value_or(use_of(table)) == DeviceUse::kCounted;
+  tables_ =
+      std::make_unique<Tables>(request, table, counts ? DeviceUse::kCounted : DeviceUse::kAny);
 }
 
 Chains::~Chains() = default;

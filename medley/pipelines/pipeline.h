@@ -123,7 +123,7 @@ enum class DeviceUse : uint8_t {
   // gradients, some at the front may be on the pool of the last ones.
   kOnce,
 };
-inline constexpr int kMostCountedPools = 8;
+inline constexpr int kMostCountedPools = 8, kMostCountedDevices = (1 << 15) - 1;  // of a pool
 
 struct PipelineRequest {
   int layers = 0;
@@ -140,9 +140,9 @@ struct PipelineRequest {
   int candidates = 8;  // plans to return at most
   int last_pool = -1;  // of the last stage; -1: any
   Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
-  // Of a step, that the ends of a chain exchange their gradients sooner at least for it to come
-  // back to the pool of its last stages.
-  double least_gain = 0;
+  // A chain comes back to the pool of its last stages only where its ends then exchange gradients
+  // sooner by as much.
+  Nanoseconds least_gain{};
   // Nothing: in any order where devices and layers are few. kAny: of chains with prices only.
   std::optional<DeviceUse> use{};
   bool closer = false;  // whether step_bound counts memory, too, which takes a few more searches

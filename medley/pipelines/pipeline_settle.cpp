@@ -25,6 +25,11 @@ void verify(const PipelineRequest& request, size_t most_pools) {
     const PipelinePool& pool = request.pools[p];
     require(request.links[p].size() == request.pools.size(), "needs a link for each pair of pools");
     require(pool.devices >= 1, fmt::format("pool {} has no devices", pool.name));
+    require(pool.devices <= kMostCountedDevices,
+            fmt::format("pool {} has {} devices, expected at most {}",
+                        pool.name,
+                        pool.devices,
+                        kMostCountedDevices));
     require(!pool.sizes.empty() && std::ranges::min(pool.sizes) >= 1,
             fmt::format("pool {} has no sizes of meshes", pool.name));
   }

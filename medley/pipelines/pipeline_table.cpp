@@ -77,8 +77,7 @@ std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int laye
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     : stored_(std::make_shared<Stored>()),
       layers_(request.layers),
-      microbatches_(request.microbatches[at(choice)].count),
-      least_gain_(request.least_gain) {
+      microbatches_(request.microbatches[at(choice)].count) {
   size_t sizes = 0;
   for (const PipelinePool& pool : request.pools) {
     devices_.push_back(pool.devices);
@@ -99,6 +98,7 @@ Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
   add_options(request, choice, ignore_memory);
   add_crossings(request, choice);
   add_bounds();
+  find_ends(request.least_gain);
 }
 
 Table Table::on(std::vector<int> devices, int microbatches) const {
@@ -278,13 +278,16 @@ void Table::add_bounds(int pool, size_t s) {
     }
 }
 
-bool Table::may_come_back(int last, int64_t step) const {
-  if (!has_exchange_ || least_gain_ <= 0) return has_exchange_;
-  int64_t others = kNever;
-  for (int first = 0; first < pools(); ++first)
-    if (first != last) others = std::min(others, exchange(first, last));
-  const auto gain = static_cast<double>(others - exchange(last, last));
-  return pools() > 1 && gain >= least_gain_ * static_cast<double>(step);
+// Finds pools that gain enough by being at both ends: these exchange sooner than any other pool
+// does with the last stage.
+void Table::find_ends(Nanoseconds least_gain) {
+  for (int last = 0; last < pools(); ++last) {
+    int64_t others = kNever;
+    for (int first = 0; first < pools(); ++first)
+      if (first != last) others = std::min(others, exchange(first, last));
+    const bool is_enough = others - exchange(last, last) >= least_gain.value;
+    comes_back_.push_back(has_exchange_ && (is_enough || least_gain == Nanoseconds{}));
+  }
 }
 
 const StageOption& Table::offered(const Option& option) const {
@@ -309,8 +312,8 @@ std::vector<std::vector<std::vector<int>>> far_at(const Table& table, int64_t pe
   return far;
 }
 
-// Whether the stages of all pools, one pool after the other in any order, reach the last layer; of
-// chains whose ends exchange gradients, behind stages on as many devices again of one pool.
+// Whether the stages of all pools, one pool after the other in any order, reach the last layer. In
+// front of them are stages on as many devices again of a pool that may be at both ends.
 bool covers_once(const Table& table, int64_t period) {
   const auto far = far_at(table, period);
   const int pools = table.pools();
@@ -331,7 +334,7 @@ bool covers_once(const Table& table, int64_t period) {
   };
   int first = 0;
   for (int p = 0; p < pools; ++p)
-    if (table.may_come_back(p, period * table.microbatches())) first = std::max(first, fill(0, p));
+    if (table.may_come_back(p)) first = std::max(first, fill(0, p));
   bool covers = false;
   for (unsigned others = 0; others <= all; ++others)
     for (int p = 0; p < pools; ++p) {

@@ -123,11 +123,10 @@ class Table {
     return &stored_->crossings[pair * at(layers_) + at(end)];
   }
 
-  // The same where `from`, another pool with one port, has stages behind those of `to`.
+  // The same where `from` has stages behind those of `to`, too. Requires: it is another pool.
   const Crossing* crossing_back(int from, int to, int end) const {
     const Crossing* crossing = this->crossing(from, to, end);
-    if (!crossing || from == to || !stored_->one_port[at(from)]) return crossing;
-    return crossing + stored_->crossings.size() / 2;
+    return crossing && has_one_port(from) ? crossing + stored_->crossings.size() / 2 : crossing;
   }
 
   bool has_one_port(int pool) const { return stored_->one_port[at(pool)] != 0; }
@@ -137,11 +136,11 @@ class Table {
     return stored_->exchanges[at(first) * devices_.size() + at(last)];
   }
   bool has_exchange() const { return has_exchange_; }
-  // Whether a chain may have its first stages on the pool of its last ones, with others between:
-  // where the ends then exchange sooner, by a share of such a step (PipelineRequest::least_gain).
-  bool may_come_back(int last, int64_t step) const;
+  // Whether a chain of last stages on that pool may have its first ones there, too, with others
+  // between.
+  bool may_come_back(int last) const { return comes_back_[at(last)] != 0; }
 
-  // The least that a stage with the first layer takes to update.
+  // No stage with the first layer updates in less.
   int64_t least_first_update() const { return stored_->least_first_update; }
   // The least sum of what stages fill that all layers can have, on any devices.
   int64_t least_sum() const { return least_sum_; }
@@ -192,6 +191,7 @@ class Table {
   }
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
   void add_crossings(const PipelineRequest& request, int choice);
+  void find_ends(Nanoseconds least_gain);
   void add_bounds();
   void add_bounds(int pool, size_t size);
 
@@ -220,7 +220,7 @@ class Table {
   int layers_ = 0, microbatches_ = 0;
   std::vector<int> devices_;
   bool has_exchange_ = false;
-  double least_gain_ = 0;
+  std::vector<char> comes_back_;  // [pool of the last stage]
   int64_t least_sum_ = kNever, least_way_ = kNever;
   int64_t longest_period_ = 0;
 };

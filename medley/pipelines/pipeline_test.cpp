@@ -103,11 +103,12 @@ Example random_example(uint64_t seed) {
 // All chains of stages, one by one; counts of each by medley/schedule, periods one after another.
 class Exhaustive {
  public:
-  explicit Exhaustive(const PipelineRequest& request)
+  // `comes_back`: whether chains may, where each pool is to be used once.
+  explicit Exhaustive(const PipelineRequest& request, bool comes_back = true)
       : request_(request), choice_(request.microbatches[0]) {
     for (const auto& row : request.links)
       for (const auto& link : row)
-        ends_exchange_ |= exchange_time(link, request.shared) != Nanoseconds{};
+        comes_back_ |= comes_back && exchange_time(link, request.shared) != Nanoseconds{};
   }
 
   // Returns the shortest step, or nothing.
@@ -132,7 +133,7 @@ class Exhaustive {
       const bool is_first = std::ranges::all_of(
           stages_, [&](const PipelineStage& stage) { return stage.range.pool == before; });
       // The pool of the first stages may be that of the last ones.
-      const bool may_come_back = is_first && ends_exchange_;
+      const bool may_come_back = is_first && comes_back_;
       if (before >= 0 && before != p && request_.use == DeviceUse::kOnce && !may_come_back)
         rest[at(before)] = 0;
       if (before >= 0 && !add_boundary(begin, before, p)) continue;
@@ -273,7 +274,7 @@ class Exhaustive {
  private:
   const PipelineRequest& request_;
   const MicrobatchChoice& choice_;
-  bool ends_exchange_ = false;  // between some two pools
+  bool comes_back_ = false;  // where some ends exchange
   std::vector<PipelineStage> stages_;
   std::vector<BoundaryTimes> boundaries_;
   std::optional<int64_t> best_;
@@ -335,7 +336,34 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
   EXPECT_GT(memory_bound, seeds / 40);
 }
 
-// 6 layers at 3 ms and 3 at 6 ms: no other cut has stages of 18 ms, whichever pool comes first.
+// Where ends exchange much, and for nothing within a pool: as all chains one by one. Chains that
+// gain too little by coming back to a pool are left out, whatever their period.
+TEST(PipelinePlanner, ComesBackToAPoolWhereThatGainsEnough) {
+  int come_back = 0, left_out = 0;
+  for (uint64_t seed = 0; seed < seeds_of(1000); ++seed) {
+    SCOPED_TRACE(seed);
+    Example example = random_example(seed);
+    PipelineRequest& request = example.request;
+    request.microbatches[0].options = lookup(example.options);
+    request.use = DeviceUse::kOnce;
+    request.shared = {static_cast<int64_t>(seed % 400)};
+    for (size_t pool = 0; pool < request.pools.size(); ++pool)
+      request.links[pool][pool] = LinkCurve{{{Bytes{1}, Nanoseconds{}}}, {}};
+    const std::optional<int64_t> with = Exhaustive(request).run();
+    const std::optional<int64_t> without = Exhaustive(request, false).run();
+    ASSERT_EQ(predicted(plan_pipeline(request)), with);
+    come_back += with != without;
+    request.least_gain = {50};
+    const std::optional<int64_t> found = predicted(plan_pipeline(request));
+    EXPECT_TRUE(found == without || (found && *found >= *with && (!without || *found < *without)));
+    request.least_gain = kLongest;
+    EXPECT_EQ(predicted(plan_pipeline(request)), without);
+    left_out += found != with;
+  }
+  EXPECT_GT(come_back, 10);
+  EXPECT_GT(left_out, 1);
+}
+
 // Options are asked for once, for all devices; then some of them are searched, of a pool perhaps
 // none.
 TEST(PipelinePlanner, SearchesSomeOfTheDevices) {

@@ -36,8 +36,8 @@ constexpr size_t kMany = 256;      // devices: with more, closer searches take s
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 
-// What the ends exchange sooner, of a step, for both to be on one pool with others between.
-constexpr double kMatters = 0.02;
+// Percent of a step: ends are on one pool, with others between, if they exchange sooner by as much.
+constexpr int64_t kMatters = 2;
 
 class Harp {
  public:
@@ -55,7 +55,6 @@ class Harp {
     pipeline_.links = candidates_.links();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
-    pipeline_.least_gain = kMatters;
     pipeline_.gap = devices_of(request).size() > kMany ? kGapOfMany : kGap;
   }
 
@@ -227,6 +226,7 @@ class Harp {
     request.microbatches = {choice(count, limits)};
     request.last_pool = last;
     if (const auto slow = this->slow()) request.below = *slow;
+    request.least_gain = fastest_ ? *fastest_ * kMatters / 100 : kLongest;
     if (limits.closer == Nanoseconds{}) request.gap = kRoughGap;
     std::vector<PipelinePlan> plans = plans_of(request).plans;
     if (limits.closer > Nanoseconds{} && last < 0) {
