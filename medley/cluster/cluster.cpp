@@ -83,6 +83,12 @@ std::vector<std::string> names_of(const Cluster& cluster, const std::vector<int>
   return names;
 }
 
+double least_memory(const Cluster& cluster, const std::vector<int>& devices) {
+  double least = cluster.kind(devices[0]).memory_bytes;
+  for (const int device : devices) least = std::min(least, cluster.kind(device).memory_bytes);
+  return least;
+}
+
 std::vector<std::vector<int>> by_node(const Cluster& cluster, const std::vector<int>& devices) {
   std::vector<std::vector<int>> nodes;
   std::map<std::pair<int, int>, size_t> known;  // (pool, node) -> index into nodes

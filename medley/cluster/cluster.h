@@ -105,6 +105,8 @@ Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalo
 std::string hash(const Cluster& cluster);  // SHA-256 of its canonical form
 std::optional<int> find_device(const Cluster& cluster, std::string_view name);
 std::vector<std::string> names_of(const Cluster& cluster, const std::vector<int>& devices);
+// Returns the bytes of the device that has least memory. Requires: there are devices.
+double least_memory(const Cluster& cluster, const std::vector<int>& devices);
 // Nodes, and the devices of each, in the order in which these are given.
 std::vector<std::vector<int>> by_node(const Cluster& cluster, const std::vector<int>& devices);
 

@@ -50,7 +50,8 @@ CandidateSet::PortTimes CandidateSet::port_times(
     std::map<int, int> nodes;  // -> its first device of the stage
     for (const int device : devices[stage]) nodes.try_emplace(topology.node(device), device);
     const DevicePool& pool = pools_[at(pipeline.stages[stage].pool)];
-    if (nodes.size() > 1 && nodes.size() * at(pool.per_node) != devices[stage].size()) return;
+    const bool has_nodes = nodes.size() * at(pool.per_node) == devices[stage].size();
+    if (nodes.size() > 1 && (!has_nodes || !pool.speeds.empty())) return;
     const int other = devices[neighbour].front();
     for (const int device : devices[neighbour])
       if (nodes.contains(topology.node(device))) return;

@@ -26,12 +26,6 @@ constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times thos
 // As many, and more, are not; of several pipelines, which take longer.
 constexpr int64_t kManyTimes = 4, kManyTimesOfSeveral = 2;
 
-Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
-  double least = cluster.kind(devices[0]).memory_bytes;
-  for (int device : devices) least = std::min(least, cluster.kind(device).memory_bytes);
-  return {static_cast<int64_t>(least)};
-}
-
 // The first micro-batches of each pipeline of a plan.
 Plan shortened(Plan plan, int64_t microbatches) {
   plan.global_batch = 0;
@@ -66,7 +60,7 @@ CandidateSet::CandidateSet(const Request& request,
     pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
                                devices,
                                mesh_sizes(pool),
-                               least_memory(request.cluster, pool.devices),
+                               {static_cast<int64_t>(least_memory(request.cluster, pool.devices))},
                                devices <= pool.per_node});
     if (!pool.alike)
       alike_nodes_.emplace(static_cast<int>(&pool - pools.data()),
@@ -130,8 +124,17 @@ Bytes CandidateSet::shared() const {
 }
 
 StageMesh CandidateSet::mesh(const StageRange& range) const {
-  const std::vector<int>& all = pools_[at(range.pool)].devices;
-  return {{all.begin(), all.begin() + range.devices}};
+  const DevicePool& pool = pools_[at(range.pool)];
+  StageMesh mesh{{pool.devices.begin(), pool.devices.begin() + range.devices}};
+  if (pool.speeds.empty()) return mesh;
+  std::map<int, double> speeds;  // of a device; as lay_out() puts them
+  for (size_t d = 0; d < mesh.devices.size(); ++d) speeds[mesh.devices[d]] = pool.speeds[d];
+  mesh.devices.clear();
+  for (const auto& [device, speed] : speeds) {
+    mesh.devices.push_back(device);
+    mesh.speeds.push_back(speed);
+  }
+  return mesh;
 }
 
 // Where the pipelines of a candidate lie: one after the other, so that neighbours are near, or by
@@ -168,10 +171,9 @@ std::optional<PlanCandidate> CandidateSet::placed_otherwise(PlanCandidate candid
 StageQuery CandidateSet::query(const PipelineCandidate& pipeline, size_t stage) const {
   const StageRange& range = pipeline.stages[stage];
   const auto alike = alike_nodes_.find(range.pool);
-  const StageMesh own =
-      alike == alike_nodes_.end()
-          ? mesh(range)
-          : StageMesh{alike->second.first_alike(lay_out(pools_, pipeline.stages)[stage])};
+  StageMesh own = mesh(range);
+  if (alike != alike_nodes_.end())
+    own.devices = alike->second.first_alike(lay_out(pools_, pipeline.stages)[stage]);
   return {range.begin, range.end, own, pipeline.configs[stage]};
 }
 
@@ -309,12 +311,12 @@ size_t CandidateSet::slowest_stage(const PipelineCandidate& pipeline) {
 Pipeline CandidateSet::to_pipeline(const PipelineCandidate& candidate,
                                    const std::vector<std::vector<int>>& devices,
                                    const PipelineTurns& turns) {
-  const auto even = [&](size_t s) {  // over the devices of the first axis
-    return std::vector<double>(at(solution(candidate, s)->stage.mesh.shape[0]), 1.0);
+  const auto shares = [&](size_t s) {  // over the devices of the first axis
+    return shares_of_rows(mesh(candidate.stages[s]), solution(candidate, s)->stage.mesh.shape[0]);
   };
   Pipeline pipeline;
   pipeline.microbatches =
-      cut_into_microbatches(apportion(rows_of(candidate), even(0)), candidate.microbatches);
+      cut_into_microbatches(apportion(rows_of(candidate), shares(0)), candidate.microbatches);
   find_defaults(candidate);
   for (size_t s = 0; s < candidate.stages.size(); ++s) {
     const StageSolution& solved = *solution(candidate, s);
@@ -325,7 +327,7 @@ Pipeline CandidateSet::to_pipeline(const PipelineCandidate& candidate,
     if (s == 0 && !solved.by_rows)
       for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
     if (s > 0) stage.first = name_of_first(candidate.stages[s].begin);
-    if (s > 0 && solved.by_rows) stage.rows = even(s);
+    if (s > 0 && solved.by_rows) stage.rows = shares(s);
     pipeline.stages.push_back(std::move(stage));
   }
   if (candidate.stages.size() > 1) {

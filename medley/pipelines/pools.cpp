@@ -154,10 +154,38 @@ std::vector<DevicePool> fastest_pools(const Request& request) {
   return fastest;
 }
 
+DevicePool mixed(const DevicePool& a, const DevicePool& b, const std::map<int, double>& speeds) {
+  const auto all_a = static_cast<int>(a.devices.size()), all_b = static_cast<int>(b.devices.size());
+  // Whether a part of a pool is a mesh: some units within a node, or whole nodes.
+  const auto is_mesh = [](int devices, const DevicePool& pool) {
+    return devices % pool.unit == 0 &&
+           (pool.per_node % devices == 0 || devices % pool.per_node == 0);
+  };
+  int units = std::gcd(all_a, all_b);
+  while (all_a % units != 0 || all_b % units != 0 || !is_mesh(all_a / units, a) ||
+         !is_mesh(all_b / units, b))
+    --units;
+  const int of_a = all_a / units, of_b = all_b / units;
+  DevicePool pool;
+  pool.unit = pool.per_node = of_a + of_b;
+  while (pool.per_node / pool.unit * of_a % a.per_node != 0 ||
+         pool.per_node / pool.unit * of_b % b.per_node != 0)
+    pool.per_node += pool.unit;
+  pool.alike = a.alike && b.alike;
+  for (int unit = 0; unit < units; ++unit) {
+    pool.devices.insert(
+        pool.devices.end(), a.devices.begin() + unit * of_a, a.devices.begin() + (unit + 1) * of_a);
+    pool.devices.insert(
+        pool.devices.end(), b.devices.begin() + unit * of_b, b.devices.begin() + (unit + 1) * of_b);
+  }
+  for (const int device : pool.devices) pool.speeds.push_back(speeds.at(device));
+  return pool;
+}
+
 std::vector<int> mesh_sizes(const DevicePool& pool) {
   const auto all = static_cast<int>(pool.devices.size());
   std::vector<int> sizes;
-  for (int size = 1; size < pool.per_node && pool.per_node % size == 0; size *= 2)
+  for (int size = pool.unit; size < pool.per_node && pool.per_node % size == 0; size *= 2)
     sizes.push_back(size);
   for (int size = pool.per_node; size <= all; size *= 2) sizes.push_back(size);
   if (sizes.back() != all) sizes.push_back(all);
@@ -192,6 +220,7 @@ bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRang
     const auto pool = at(stage.pool);
     const int node = pools[pool].per_node, place = used[pool] % node;
     if (place > 0 && place + stage.devices > node) return true;
+    if (!pools[pool].speeds.empty() && place % stage.devices != 0) return true;
     used[pool] += stage.devices;
   }
   return false;
@@ -215,6 +244,7 @@ std::vector<std::vector<int>> lay_out(const std::vector<DevicePool>& pools,
     used[pool] += at(stages[s].devices);
     MEDLEY_CHECK(used[pool] <= pools[pool].devices.size());
     result[s] = {first, first + stages[s].devices};
+    if (!pools[pool].speeds.empty()) std::ranges::sort(result[s]);  // node after node
   }
   return result;
 }

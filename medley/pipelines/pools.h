@@ -1,8 +1,13 @@
 #pragma once
 
 // The devices of a request as a pipeline sees them: pools of equal nodes, the sizes of meshes that
-// can be cut out of them, and the links between them.
+// can be cut out of them, and the links between them. Two pools can be one, whose meshes have
+// devices of both in the same proportion:
+//
+//   8 of one kind, 4 of another      a a a a a a a a   b b b b
+//   as one pool of 4 units           a a b | a a b | a a b | a a b
 
+#include <map>
 #include <vector>
 
 #include "medley/pipelines/pipeline.h"
@@ -14,6 +19,9 @@ struct DevicePool {
   std::vector<int> devices;  // of the cluster, node after node
   int per_node = 1;
   bool alike = true;  // of one kind and equally connected, so that any of them stand for all
+  int unit = 1;       // meshes have a multiple of so many devices
+  // Rows per second, [device], as shares. Empty: devices are of one kind.
+  std::vector<double> speeds{};
 };
 
 // What a search over chains takes doubles with each pool.
@@ -27,8 +35,12 @@ std::vector<DevicePool> pools_of(const Request& request);
 // The same; of more than kManyPools those that compute fastest. Requires: costs and an analysis.
 std::vector<DevicePool> fastest_pools(const Request& request);
 
-// Powers of two that divide a node, a node, powers of two of nodes, all. Each divides the next but
-// for the last, so that meshes laid out from the largest on never straddle a node.
+// Returns both pools as one of as many units as possible, which do not straddle nodes. `speeds`: of
+// each device.
+DevicePool mixed(const DevicePool& a, const DevicePool& b, const std::map<int, double>& speeds);
+
+// Powers of two of units that divide a node, a node, powers of two of nodes, all. Each divides the
+// next but for the last, so that meshes laid out from the largest on never straddle a node.
 std::vector<int> mesh_sizes(const DevicePool& pool);
 
 // Over the path from one device to another. Nothing: there is none.

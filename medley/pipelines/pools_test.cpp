@@ -122,6 +122,34 @@ TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
 }
 
+// Eight devices in a node and four in two nodes: a unit is two of the first and one of the others,
+// and two units have a whole node of the others.
+TEST(Pools, OfTwoKindsAreOneOfUnits) {
+  const DevicePool a{{0, 1, 2, 3, 4, 5, 6, 7}, 8}, b{{8, 9, 10, 11}, 2};
+  std::map<int, double> speeds;
+  for (int device = 0; device < 12; ++device) speeds[device] = device < 8 ? 1 : 0.5;
+  const DevicePool pool = mixed(a, b, speeds);
+  EXPECT_THAT(pool.devices, ElementsAre(0, 1, 8, 2, 3, 9, 4, 5, 10, 6, 7, 11));
+  EXPECT_THAT(pool.speeds, ElementsAre(1, 1, 0.5, 1, 1, 0.5, 1, 1, 0.5, 1, 1, 0.5));
+  EXPECT_EQ(pool.per_node, 12);
+  EXPECT_THAT(mesh_sizes(pool), ElementsAre(3, 6, 12));
+  // A third kind is added to whole units of the others.
+  const DevicePool c{{12, 13}, 2};
+  speeds[12] = speeds[13] = 0.25;
+  EXPECT_THAT(mesh_sizes(mixed(pool, c, speeds)), ElementsAre(7, 14));
+  // Meshes are node after node.
+  EXPECT_THAT(lay_out({pool}, {{0, 1, 0, 3}, {1, 2, 0, 6}}),
+              ElementsAre(ElementsAre(4, 5, 10), ElementsAre(0, 1, 2, 3, 8, 9)));
+}
+
+// Units never have parts of two nodes: three devices of a node and two of another are one unit.
+TEST(Pools, OfTwoKindsHaveUnitsOfWholeNodesWhereNothingElseDivides) {
+  const DevicePool a{{0, 1, 2, 3, 4, 5}, 3}, b{{6, 7, 8, 9}, 2};
+  std::map<int, double> speeds;
+  for (int device = 0; device < 10; ++device) speeds[device] = 1;
+  EXPECT_THAT(mesh_sizes(mixed(a, b, speeds)), ElementsAre(5, 10));
+}
+
 TEST(Pools, HaveNoLinkWhereNoNetworkJoinsThem) {
   const Cluster cluster = cluster_of({nodes("a", 1, 1), nodes("b", 2, 1), nodes("c", 1, 1)},
                                      {{"lan", false, {"a", "b"}, 1e9, 1e-3, {}}});

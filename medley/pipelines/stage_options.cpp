@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <span>
 
@@ -70,7 +71,7 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageConfig& c
   Microbatch microbatch{config.rows, {}};
   if (config.style == StageStyle::kData || config.inner > 1 ||
       (config.style == StageStyle::kBest && config.rows >= count))
-    microbatch.lengths = apportion(config.rows, std::vector<double>(at(count), 1.0));
+    microbatch.lengths = apportion(config.rows, shares_of_rows(mesh, count));
   Pipeline pipeline;
   pipeline.microbatches.assign(at(kMicrobatches), microbatch);
   pipeline.stages = {std::move(stage)};
@@ -93,9 +94,11 @@ Stage on_second_axis(const Stage& inner, Mesh mesh) {
   return stage;
 }
 
-// Of the first device, which has the longest shards of all; times of the slowest kind.
+// Of the first device of each kind, which has the longest shards of these; times of the slowest
+// kind. Bytes count as a share of the device's memory, and are given in that of the smallest one.
 StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t microbatches) {
   std::map<std::string, FunctionTimes> kinds;
+  const double least = least_memory(costs.cluster(), stage.devices);
   StageOption option;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     const auto [times, is_new] = kinds.try_emplace(costs.cluster().kind(stage.devices[d]).name);
@@ -106,11 +109,17 @@ StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t mic
     option.weights = std::max(option.weights, times->second.weights);
     option.update =
         std::max(option.update, times->second.prologue * microbatches + times->second.update);
+    const MemoryUse use = memory_use(stage, static_cast<int>(d));
+    const int64_t persistent = use.persistent + use.at_peak[at(MemoryPart::kGradients)];
+    const double part = least / costs.cluster().kind(stage.devices[d]).memory_bytes;
+    const auto raise = [&](Bytes& most, int64_t bytes) {
+      const double scaled = std::ceil(static_cast<double>(bytes) * part);
+      most = std::max(most, Bytes{static_cast<int64_t>(scaled)});
+    };
+    raise(option.persistent, persistent);
+    raise(option.saved, use.saved[0]);
+    raise(option.transient, use.peak - persistent - use.saved[0]);
   }
-  const MemoryUse use = memory_use(stage, 0);
-  option.persistent = {use.persistent + use.at_peak[at(MemoryPart::kGradients)]};
-  option.saved = {use.saved[0]};
-  option.transient = std::max(Bytes{}, Bytes{use.peak} - option.persistent - option.saved);
   return option;
 }
 
@@ -120,6 +129,13 @@ bool is_worse(const StageOption& a, const StageOption& b) {
 }
 
 }  // namespace
+
+std::vector<double> shares_of_rows(const StageMesh& mesh, int64_t places) {
+  std::vector<double> shares(at(places), mesh.speeds.empty() ? 1.0 : 0.0);
+  const size_t each = mesh.devices.size() / at(places);
+  for (size_t d = 0; d < mesh.speeds.size(); ++d) shares[d / each] += mesh.speeds[d];
+  return shares;
+}
 
 StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& options)
     : request_(request),
@@ -153,7 +169,8 @@ Completed StageSynthesis::complete(const RangeKey& key) {
 
 StageSynthesis::Key StageSynthesis::inner_key(Key key) {
   const auto outer = static_cast<int64_t>(key.query.mesh.devices.size()) / key.query.config.inner;
-  key.query.mesh.devices.resize(at(key.query.config.inner));
+  key.query.mesh = {
+      {key.query.mesh.devices.begin(), key.query.mesh.devices.begin() + key.query.config.inner}};
   key.query.config.rows = (key.query.config.rows + outer - 1) / outer;
   key.query.config.style = StageStyle::kTensor;
   key.query.config.inner = 1;
@@ -389,7 +406,7 @@ StageSynthesis::Key StageSynthesis::layer_key(int layer,
 }
 
 bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
-  const double memory = request_.cluster.kind(mesh.devices[0]).memory_bytes;
+  const double memory = least_memory(request_.cluster, mesh.devices);
   const Bytes needed = option.persistent + option.transient + option.saved * kPlenty;
   return static_cast<double>(needed.value) <= memory;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // What a stage of a pipeline costs, and how its ops are divided best: SPMD synthesis of the ops of
-// some layers on a mesh of equal devices (synthesis/spmd_problem.h), lowered by itself and priced.
+// some layers on a mesh (synthesis/spmd_problem.h), lowered by itself and priced.
 //
 //   layer      0      1.0    1.1    2.0    2.1   ...  head          structures  e a b h
 //   synthesis  e      a      b      -      -          h             once for each, mesh and rows
@@ -34,11 +34,15 @@
 
 namespace medley {
 
-// Equal devices on which a stage runs: those of a pool, or some of them.
+// Devices on which a stage runs: those of a pool, or some of them.
 struct StageMesh {
-  std::vector<int> devices;  // of the cluster
+  std::vector<int> devices;      // of the cluster
+  std::vector<double> speeds{};  // [device] shares of the rows; empty: equal ones
   auto operator<=>(const StageMesh&) const = default;
 };
+
+// Returns the shares of the rows on the first axis of so many places.
+std::vector<double> shares_of_rows(const StageMesh& mesh, int64_t places);
 
 enum class StageStyle : uint8_t {
   kBest,    // found by synthesis: by rows, and otherwise where that is faster

@@ -22,7 +22,8 @@ constexpr int kOfEachCount = 2;     // chains of a search for a number of micro-
 constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 8;      // of them, lowered and simulated
 constexpr int kMostMoves = 16;
-constexpr size_t kFew = 32;          // devices: with no more, all candidates are synthesised
+// Devices: with no more, all candidates are synthesised, and stages may be on two kinds.
+constexpr size_t kFew = 32;
 constexpr size_t kWholesAtOnce = 4;  // candidates whose stages are synthesised, then the next ones
 constexpr double kMoreGain = 0.02;   // of what a candidate gains by that, beyond those before it
 // In percent of the fastest chain known: slower chains are no candidates, and their stages are not
@@ -39,16 +40,21 @@ constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 // Percent of a step: ends are on one pool, with others between, if they exchange sooner by as much.
 constexpr int64_t kMatters = 2;
 
+// Pairs of pools that are tried as one. Pools are near that exchange so much sooner than others.
+constexpr size_t kMostMixed = 3;
+constexpr Bytes kExchanged{1 << 20};
+
 class Harp {
  public:
-  explicit Harp(const Request& request)
+  // `known`: slower chains are left out by sums over their layers.
+  Harp(const Request& request, std::vector<DevicePool> pools, std::optional<Nanoseconds> known)
       : request_(request),
-        pools_(fastest_pools(request)),
+        pools_(std::move(pools)),
         stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)),
-        known_(has_room_for_replicas(request) ? request.faster_than : std::nullopt) {
+        known_(known) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.shared = candidates_.shared();
     pipeline_.pools = candidates_.pools();
@@ -60,6 +66,7 @@ class Harp {
 
   Outcome run() {
     find_all_chains();
+    if (plans_.empty() && known_) add_meshes();
     if (plans_.empty() && request_.faster_than) {
       find_bound();
       prove(request_, least_);
@@ -69,8 +76,12 @@ class Harp {
       if (std::optional<Infeasible> no = find_any_chain()) return std::move(*no);
     find_bound();
     prove(request_, least_);
-    try_other_ends();
-    add_meshes();
+    if (fastest_) {
+      try_other_ends();
+      add_meshes();
+    } else {
+      fastest_ = std::ranges::min_element(plans_, {}, &PipelinePlan::predicted)->predicted;
+    }
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
@@ -139,12 +150,14 @@ class Harp {
   }
 
   // One stage on all devices of a pool with few micro-batches, where nobody waits for another: the
-  // search for the number of micro-batches begins with more, which chains need.
+  // search for the number of micro-batches begins with more, which chains need. Where no chain is
+  // as fast as what is known, of two kinds only: others are searched closer (Auto::ask_pools).
   void add_meshes() {
     for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool) {
+      if (!fastest_ && pools_[at(pool)].speeds.empty()) continue;
       Request alone = request_;
       alone.devices = names_of(request_.cluster, pools_[at(pool)].devices);
-      if (work_bound(alone) >= *fastest_) continue;
+      if (work_bound(alone) >= (fastest_ ? *fastest_ : *known_)) continue;
       std::optional<PipelinePlan> best;
       for (size_t i = 0; i < first_tried(); ++i)
         for (PipelinePlan& plan : meshes(pool, counts_[i]))
@@ -394,8 +407,6 @@ class Harp {
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
   const std::vector<int64_t> counts_;  // of micro-batches
-  // The step to beat. Where memory is short, sums over layers say too much of stages as wholes,
-  // which need less memory: nothing is left out for it.
   const std::optional<Nanoseconds> known_;
   PipelineRequest pipeline_;  // but for numbers of micro-batches
   std::vector<PipelinePlan> plans_;
@@ -404,11 +415,68 @@ class Harp {
   std::vector<PipelineRequest> bounds_;
 };
 
+// The pairs of pools whose devices exchange some bytes soonest, at most kMostMixed.
+std::vector<std::pair<size_t, size_t>> near_pools(const Request& request,
+                                                  const std::vector<DevicePool>& pools) {
+  const auto links = links_of(pools, request.costs->topology());
+  std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near;
+  for (size_t a = 0; a < pools.size(); ++a)
+    for (size_t b = a + 1; b < pools.size(); ++b)
+      if (links[a][b]) near.push_back({occupied(*links[a][b], kExchanged), {a, b}});
+  std::ranges::sort(near);
+  if (near.size() > kMostMixed) near.resize(kMostMixed);
+  std::vector<std::pair<size_t, size_t>> pairs;
+  for (const auto& [time, pair] : near) pairs.push_back(pair);
+  return pairs;
+}
+
+// Returns the pools with two of them as one, at the end.
+std::vector<DevicePool> with_mixed(const Request& request,
+                                   std::vector<DevicePool> pools,
+                                   std::pair<size_t, size_t> pair) {
+  const std::vector<int> devices = devices_of(request);
+  const std::vector<double> shares = speeds_of(request, devices);
+  std::map<int, double> speeds;  // of a device
+  for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
+  DevicePool one = mixed(pools[pair.first], pools[pair.second], speeds);
+  pools.erase(pools.begin() + static_cast<std::ptrdiff_t>(pair.second));
+  pools.erase(pools.begin() + static_cast<std::ptrdiff_t>(pair.first));
+  pools.push_back(std::move(one));
+  return pools;
+}
+
+// Looks for faster plans in which stages are on devices of two pools, then of three and more.
+Outcome with_mixed_stages(Request request, std::vector<DevicePool> pools, Outcome best) {
+  const auto* plan = std::get_if<Plan>(&best);
+  for (bool gains = plan && devices_of(request).size() <= kFew; gains;) {
+    gains = false;
+    request.faster_than = Nanoseconds{plan->bound->step_ns};
+    const std::vector<DevicePool> before = pools;
+    for (const auto& pair : near_pools(request, before)) {
+      if (is_over(request)) return best;
+      std::vector<DevicePool> some = with_mixed(request, before, pair);
+      Outcome found = Harp(request, some, request.faster_than).run();
+      const auto* faster = std::get_if<Plan>(&found);
+      if (!faster || faster->bound->step_ns >= request.faster_than->value) continue;
+      request.faster_than = Nanoseconds{faster->bound->step_ns};
+      best = std::move(found);
+      plan = std::get_if<Plan>(&best);
+      pools = std::move(some);
+      gains = true;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 Outcome harp(const Request& request) {
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
-  return Harp(request).run();
+  const std::vector<DevicePool> pools = fastest_pools(request);
+  // Where memory is short, sums over layers say too much of stages as wholes, which need less
+  // memory: no chain is left out by them.
+  const auto known = has_room_for_replicas(request) ? request.faster_than : std::nullopt;
+  return with_mixed_stages(request, pools, Harp(request, pools, known).run());
 }
 
 }  // namespace medley

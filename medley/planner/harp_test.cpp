@@ -155,6 +155,26 @@ TEST_F(HarpTest, UsesAPoolAtBothEndsThatShareParameters) {
   EXPECT_THAT(pools, ElementsAre("slow", "fast", "slow"));
 }
 
+// A fast device and two slow ones are close to each other, and another slow one is far: with few
+// rows a pipeline of four stages waits long, and the three are faster as one stage.
+TEST_F(HarpTest, PutsAStageOnTwoKinds) {
+  Cluster cluster = two_pools(1, 2);
+  cluster.pools.push_back({"far", 1, 1, cluster.pools[1].kind, false, 0});
+  cluster.networks = {{"near", false, {"fast", "slow"}, 10e9, 1e-6, {}},
+                      {"lan", false, {"fast", "slow", "far"}, 50e6, 1e-4, {}}};
+  cluster.devices = list_devices(cluster.pools);
+  const Plan found = planned(cluster, "harp", 16, 2);
+  const auto kinds = [](const Stage& stage) {
+    std::set<std::string> names;
+    for (const std::string& device : stage.mesh.devices)
+      names.insert(device.substr(0, device.find('/')));
+    return names.size();
+  };
+  const std::vector<Stage>& stages = found.pipelines[0].stages;
+  ASSERT_TRUE(std::ranges::any_of(stages, [&](const Stage& stage) { return kinds(stage) == 2; }));
+  verify(found, graph, cluster);
+}
+
 TEST_F(HarpTest, IsTheSameEveryTime) {
   const Cluster cluster = two_pools(2, 2);
   EXPECT_EQ(print(planned(cluster, "harp", 32)), print(planned(cluster, "harp", 32)));

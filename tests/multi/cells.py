@@ -23,6 +23,7 @@ from torch import nn
 import medley
 from medley import _testing, models
 from medley.capture.batch import map_named
+from medley.cluster import parse_cluster
 from medley.data.pictures import pictures_of
 from medley.data.row_dim import row_dim
 
@@ -125,6 +126,43 @@ def of_random_pipelines(model: str, seed: int, devices: int) -> Cell:
     return Cell(model, devices, draw, steps=2, clip=0.1)
 
 
+# The best pipeline has a stage on two kinds of devices.
+TWO_KINDS = """
+format: medley-cluster
+version: 1
+nodes:
+  - {{name: a, count: 1, device: fast, devices_per_node: 1}}
+  - {{name: b, count: 1, device: slow, devices_per_node: 1}}
+  - {{name: c, count: 2, device: other, devices_per_node: 1}}
+networks:
+  - {{name: near, connects: [a, b], bandwidth: 100 TB/s, latency: 0 us}}
+  - {{name: lan, connects: [a, b, c], bandwidth: {bandwidth}, latency: 1 us}}
+devices:
+  fast: {{based_on: CPU, launch_latency: 1 ns, memory: 8 GiB}}
+  slow: {{based_on: CPU, speed: 0.5, launch_latency: 1 ns, memory: 8 GiB}}
+  other: {{based_on: CPU, speed: 0.75, launch_latency: 1 ns, memory: 8 GiB}}
+"""
+
+
+def of_two_kinds(model: str, bandwidth: str) -> Cell:
+    """Returns the cell of a pipeline found for TWO_KINDS, on as many devices of one kind."""
+
+    def find(graph: medley.Graph) -> str:
+        cluster = parse_cluster(TWO_KINDS.format(bandwidth=bandwidth))
+        found = medley.plan(graph, cluster, strategy="harp", global_batch=8, microbatches=2)
+        plan = found.to_dict()
+        del plan["cluster_hash"]
+        (pipeline,) = plan["pipelines"]
+        kinds = [{name[0] for name in stage["mesh"]["devices"]} for stage in pipeline["stages"]]
+        assert max(map(len, kinds)) == 2 and len(kinds) == 2
+        names = iter(f"a/{device}/0" for device in range(4))
+        for stage in pipeline["stages"]:
+            stage["mesh"]["devices"] = [next(names) for _ in stage["mesh"]["devices"]]
+        return json.dumps(plan)
+
+    return Cell(model, 4, find, rows=8)
+
+
 def of_rows(model: str) -> Cell:
     """Returns the cell of two micro-batches of unlike rows, of a model whose rows are not dim 0."""
     plan = {
@@ -167,6 +205,8 @@ MATRIX = {
     "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
     "several pipelines": of_random_pipelines("gpt", 1, 4),
     "owners": of_random_pipelines("gpt", 2, 4),
+    "two kinds in the first stage": of_two_kinds("gpt", "30 GB/s"),
+    "two kinds in the last stage": of_two_kinds("gpt", "100 GB/s"),
     **{f"rows of {model}": of_rows(model) for model in ("positions", "features", "llava")},
 }
 # What only the nightly run starts processes for.
