@@ -149,7 +149,7 @@ def plan(binary: Path, judge: Path, graph: Path, cluster: Cluster, limit: int) -
         except subprocess.TimeoutExpired:
             return Planned(processor_seconds() - before, "no end")
         planned = Planned(processor_seconds() - before)
-        if done.returncode not in (0, 3) and "none of" not in done.stderr:
+        if done.returncode not in (0, 3) and "no plan fits" not in done.stderr:
             sys.exit(f"{' '.join(map(str, command))}: {done.stderr}")
         if not found.exists():
             planned.strategy = "none"

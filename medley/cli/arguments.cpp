@@ -1,12 +1,14 @@
 #include "medley/cli/arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <limits>
+#include <charconv>
 
 #include "medley/base/error.h"
+#include "medley/plan/nearest.h"
 
 namespace medley {
 namespace {
@@ -18,10 +20,43 @@ void set_rules(CLI::App& app, CLI::Option* option, const ArgumentRules& rules) {
   if (rules.commas) option->delimiter(',');
   for (const std::string& name : rules.needs) option->needs(app.get_option(name));
   for (const std::string& name : rules.excludes) option->excludes(app.get_option(name));
-  if (!rules.one_of.empty()) option->check(CLI::IsMember(rules.one_of));
-  if (rules.least || rules.most)
-    option->check(CLI::Range(rules.least.value_or(std::numeric_limits<int64_t>::min()),
-                             rules.most.value_or(std::numeric_limits<int64_t>::max())));
+  if (!rules.one_of.empty())
+    option->check(CLI::Validator(
+        [names = rules.one_of](const std::string& found) -> std::string {
+          if (std::ranges::find(names, found) != names.end()) return "";
+          return fmt::format("found \"{}\", expected one of {}", found, fmt::join(names, ", "));
+        },
+        fmt::format("{{{}}}", fmt::join(rules.one_of, ","))));
+}
+
+// The numbers that an option takes, for people.
+std::string numbers_text(const ArgumentRules& rules) {
+  if (rules.least && rules.most)
+    return fmt::format("a number from {} to {}", *rules.least, *rules.most);
+  return rules.least ? fmt::format("a number, at least {}", *rules.least) : "a number";
+}
+
+std::string check_number(const std::string& found, const ArgumentRules& rules) {
+  int64_t number = 0;
+  const char* end = found.data() + found.size();
+  const auto [read, error] = std::from_chars(found.data(), end, number);
+  if (error == std::errc() && read == end && number >= rules.least.value_or(number) &&
+      number <= rules.most.value_or(number))
+    return "";
+  return fmt::format("found \"{}\", expected {}", found, numbers_text(rules));
+}
+
+// The first of the arguments that a command does not take, and the option that it may be meant for.
+std::string unknown_text(const CLI::App& command) {
+  const std::vector<std::string> left = command.remaining(true);
+  const auto option =
+      std::ranges::find_if(left, [](const std::string& each) { return each.starts_with("-"); });
+  if (option == left.end())
+    return fmt::format("found \"{}\", expected no further argument", left.front());
+  std::vector<std::string> names;
+  for (const CLI::Option* each : command.get_options())
+    if (!each->get_lnames().empty()) names.push_back("--" + each->get_lnames().front());
+  return fmt::format("found {}, expected an option{}", *option, suggestion(*option, names));
 }
 
 // The option parser's own messages may have several lines.
@@ -67,7 +102,11 @@ void Arguments::number(const std::string& name,
                        const std::string& help,
                        const ArgumentRules& rules) {
   CLI::App& app = app_of(command_);
-  set_rules(app, app.add_option(name, value, help), rules);
+  CLI::Option* option = app.add_option(name, value, help);
+  option->check(
+      CLI::Validator([rules](const std::string& found) { return check_number(found, rules); },
+                     rules.least || rules.most ? fmt::format("({})", numbers_text(rules)) : ""));
+  set_rules(app, option, rules);
 }
 
 void Arguments::flag(const std::string& name,
@@ -111,11 +150,13 @@ std::optional<std::string> ArgumentParser::parse(const std::vector<std::string>&
     app.exit(wanted, out, out);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    std::string command = app.get_name();
-    if (const auto given = app.get_subcommands(); !given.empty())
+    std::string command = app.get_name(), said = one_line(error.what());
+    if (const auto given = app.get_subcommands(); !given.empty()) {
       command += " " + given.front()->get_name();
-    throw Error(Blame::kCaller,
-                fmt::format("{}: {}; see {} --help", command, one_line(error.what()), command));
+      if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+        said = unknown_text(*given.front());
+    }
+    throw Error(Blame::kCaller, fmt::format("{}: {}; see {} --help", command, said, command));
   }
   return app.get_subcommands().front()->get_name();
 }

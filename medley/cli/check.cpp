@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/checkpoint/folder.h"
@@ -94,6 +96,28 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }
 
+// The ops that every device computes whole, since nothing is known of them; "" if there are none.
+std::string without_rules(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Op& op : graph.ops)
+    if (!find_rule(op.name)) names.insert(op.name);
+  if (names.empty()) return "";
+  return fmt::format(
+      "Without a rule, so that each device computes them whole: {}. A graph of "
+      "capture has them by these names; another may misspell them.\n",
+      fmt::join(names, ", "));
+}
+
+// The sentence on what a lack of files left unchecked; "" if nothing was.
+std::string not_checked(const Read& read) {
+  if (read.plans.empty() || (read.graph && read.cluster)) return "";
+  return fmt::format("Not checked: whether a plan fits {}. Name {} beside it.\n",
+                     read.graph     ? "a cluster"
+                     : read.cluster ? "a graph"
+                                    : "a graph and a cluster",
+                     read.graph || read.cluster ? "one" : "both");
+}
+
 void run_check(const std::vector<std::string>& paths, Session& session) {
   Read read;
   Table table({"file", "what it is"});
@@ -105,9 +129,12 @@ void run_check(const std::vector<std::string>& paths, Session& session) {
   }
   if (read.graph && read.cluster)
     for (const auto& [path, plan] : read.plans) check_fit(path, plan, read);
-  std::string left_out;
+  else if (read.graph)
+    for (const auto& [path, plan] : read.plans)
+      in_plan(path, [&] { verify_graph_hash(plan, *read.graph); });
+  std::string left_out = (read.graph ? without_rules(*read.graph) : "") + not_checked(read);
   if (read.table && read.cluster)
-    left_out =
+    left_out +=
         check_measured(read.table->first, read.table->second, *read.cluster, read.layer_plans);
   session.out << (session.json ? json.dump(2) + "\n" : table.text() + left_out);
 }

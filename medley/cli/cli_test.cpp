@@ -18,6 +18,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class Cli : public ::testing::Test {
@@ -75,8 +76,9 @@ TEST_F(Cli, ListsAllStrategies) {
 }
 
 TEST_F(Cli, PlanIsPrintedOrWritten) {
-  const Result printed = run(planning({}));
+  const Result printed = run(planning({"--json"}));
   EXPECT_EQ(printed.code, 0) << printed.err;
+  EXPECT_THAT(run(planning({})).out, StartsWith("hap: 6000 rows a step on 2 devices"));
   const Result written = run(planning({"-o", "plan.json"}));
   EXPECT_EQ(written.code, 0) << written.err;
   EXPECT_EQ(files.read("plan.json"), printed.out);
@@ -142,6 +144,40 @@ TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << shown;
     EXPECT_FALSE(files.exists("plan.json")) << shown;
   }
+}
+
+// In the form of all other errors, with the name that may be meant.
+TEST_F(Cli, WrongArgumentsAreNamedWithWhatIsExpected) {
+  const auto said = [&](const std::vector<std::string>& arguments) { return run(arguments).err; };
+  EXPECT_EQ(
+      said(planning({"--global-batch", "many"})),
+      "medley plan: --global-batch: found \"many\", expected a number; see medley plan --help\n");
+  EXPECT_EQ(said(planning({"--stratgey", "hap"})),
+            "medley plan: found --stratgey, expected an option, such as \"--strategy\"; see medley "
+            "plan --help\n");
+  EXPECT_EQ(said({"list", "ops", "here"}),
+            "medley list: found \"here\", expected no further argument; see medley list --help\n");
+  EXPECT_EQ(said({"list", "strategie"}),
+            "medley list: what: found \"strategie\", expected one of strategies, devices, ops; see "
+            "medley list --help\n");
+}
+
+// A plan for another graph is refused without a cluster, too.
+TEST_F(Cli, CheckSaysWhatItDoesNotCheck) {
+  ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
+  EXPECT_THAT(run({"check", "plan.json"}).out,
+              HasSubstr("Not checked: whether a plan fits a graph and a cluster."));
+  EXPECT_THAT(run({"check", "mlp.graph", "plan.json"}).out,
+              HasSubstr("Not checked: whether a plan fits a cluster."));
+  EXPECT_THAT(run({"check", "mlp.graph", "cluster.yaml", "plan.json"}).out,
+              Not(HasSubstr("Not checked")));
+  std::string other = files.read("mlp.graph");
+  other.replace(other.find("aten.mm.default"), 15, "aten.mmm.default");
+  files.write("other.graph", other);
+  EXPECT_THAT(run({"check", "other.graph", "plan.json"}).err,
+              StartsWith("plan.json: graph_hash: found "));
+  EXPECT_THAT(run({"check", "other.graph"}).out,
+              HasSubstr("each device computes them whole: aten.mmm.default."));
 }
 
 // What is wrong whatever the graph is needs no graph to be seen; the rest is said of the file too.
@@ -239,8 +275,9 @@ TEST_F(Cli, AFailingDiskIsCode3AndTearsNoFile) {
   ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
   const std::string before = files.read("plan.json");
   const std::vector<std::string> even = planning({"--strategy", "data-parallel-even"});
-  const std::string after = run(even).out;
-  std::vector<std::string> written = even;
+  std::vector<std::string> written = even, printed = even;
+  printed.emplace_back("--json");
+  const std::string after = run(printed).out;
   written.insert(written.end(), {"-o", "plan.json"});
   for (int n = 0;; ++n) {
     ASSERT_LT(n, 10);

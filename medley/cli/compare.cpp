@@ -32,6 +32,7 @@ struct CompareArguments {
 struct StrategyRow {
   std::string strategy, reason;
   Nanoseconds step, slowest_computes;
+  double utilisation = 0;                                     // mean of all devices
   int64_t traffic = 0;                                        // bytes over all links
   std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
   size_t microbatches = 0;
@@ -71,6 +72,7 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   for (const auto& [link, bytes] : simulated.bytes_by_link)
     if (link.ends_with(":out")) row.traffic += bytes;
   for (const SimulatedDevice& device : simulated.devices) {
+    row.utilisation += device.computes / row.step / static_cast<double>(devices_of(request).size());
     const DeviceKind& kind = request.cluster.kind(device.device);
     row.slowest_computes = std::max(row.slowest_computes, device.computes);
     auto& memory = row.memory[kind.name];
@@ -122,6 +124,7 @@ ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   }
   out["step_ns"] = row.step.value;
   out["computes_ns"] = row.slowest_computes.value;
+  out["mean_utilisation"] = row.utilisation;
   out["gap"] = bound.value > 0 ? row.step / bound - 1 : 0.0;
   out["traffic_bytes"] = row.traffic;
   out["pipelines"] = row.pipelines.size();
@@ -145,7 +148,8 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                "step",
                "vs best",
                "gap",
-               "computes",
+               "busiest device",
+               "mean utilisation",
                "pipelines",
                "stages",
                "micro-batches",
@@ -163,6 +167,7 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                fmt::format("{:.2f}x", row.step / best->step),
                bound.value > 0 ? fmt::format("{:.0f} %", 100 * (row.step / bound - 1)) : "",
                fmt::format("{:.0f} %", 100 * (row.slowest_computes / row.step)),
+               fmt::format("{:.0f} %", 100 * row.utilisation),
                std::to_string(row.pipelines.size()),
                std::to_string(row.stages),
                std::to_string(row.microbatches),

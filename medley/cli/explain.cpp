@@ -286,6 +286,7 @@ std::string table_text(const Json& rows) {
     std::string title = key;
     for (std::string_view unit : {"_bytes", "_seconds", "_share"})
       if (title.ends_with(unit)) title.resize(title.size() - unit.size());
+    if (title == "microbatches") title = "rows per micro-batch";
     std::replace(title.begin(), title.end(), '_', ' ');
     header.push_back(title);
   }
@@ -382,7 +383,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                  {"devices", devices_json(plan, plan.pipelines[p], s)},
                  {"entries", entries_json(plan, stage)}};
     if (!options.expanded && stages[i]["entries"].size() > kManyEntries)
-      stages[i]["groups"] = groups_json(plan, stage, analysis ? &completed[i] : nullptr);
+      stages[i][analysis ? "groups" : "said"] =
+          groups_json(plan, stage, analysis ? &completed[i] : nullptr);
   });
   json["stages"] = std::move(stages);
   if (!plan.owners.empty()) json["owners"] = owners_json(plan);
@@ -418,6 +420,8 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     out += recompute_text(stage["recompute"].get<std::string>());
     if (stage.contains("groups"))
       out += "\n" + groups_text(stage["groups"]);
+    else if (stage.contains("said"))
+      out += "\n" + said_text(stage["said"]);
     else if (!stage["entries"].empty())
       out += "\n" + table_text(stage["entries"]);
   }
@@ -441,7 +445,7 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
   if (json.contains("survives"))
     out += fmt::format("With it {}.\n", json["survives"].get<std::string>());
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
-        return stage.contains("groups");
+        return stage.contains("groups") || stage.contains("said");
       }))
     return out + "`medley explain --expanded` shows every input, op and communication.\n";
   out += "\nAnything not listed is replicated; ops run where the least data moves.\n";

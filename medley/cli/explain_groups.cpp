@@ -97,15 +97,18 @@ std::string modules_text(const Json& modules) {
   return table.text();
 }
 
-std::string rows_text(const char* key, const Json& rows) {
-  Table table({key, "count", "plan text", "meaning"});
+std::string rows_text(const char* key, const Json& rows, bool counts = true) {
+  Table table(counts ? std::vector<std::string>{key, "count", "plan text", "meaning"}
+                     : std::vector<std::string>{key, "plan text", "meaning"});
   size_t shown = 0;
-  for (const Json& row : rows)
-    if (shown++ < kMostRows)
-      table.add({row[key].get<std::string>(),
-                 std::to_string(row["count"].get<int64_t>()),
-                 row["plan_text"].get<std::string>(),
-                 row["meaning"].get<std::string>()});
+  for (const Json& row : rows) {
+    if (shown++ == kMostRows) break;
+    std::vector<std::string> cells{row[key].get<std::string>()};
+    if (counts) cells.push_back(std::to_string(row["count"].get<int64_t>()));
+    cells.push_back(row["plan_text"].get<std::string>());
+    cells.push_back(row["meaning"].get<std::string>());
+    table.add(std::move(cells));
+  }
   std::string out = table.text();
   if (rows.size() > kMostRows) out += fmt::format("... and {} more\n", rows.size() - kMostRows);
   return out;
@@ -179,6 +182,14 @@ Json groups_json(const Plan& plan, const std::vector<Said>& ops, const std::vect
           {"not_by_rows", counted("op", otherwise, meanings)},
           {"parameters", stored.size()},
           {"sharded", counted("parameter", shards, meanings)}};
+}
+
+std::string said_text(const Json& groups) {
+  std::string out;
+  for (const auto& [key, rows] :
+       {std::pair("op", groups["not_by_rows"]), std::pair("parameter", groups["sharded"])})
+    if (!rows.empty()) out += rows_text(key, rows, false) + "\n";
+  return out + "With --graph you see how many ops and parameters that are.\n";
 }
 
 std::string groups_text(const Json& groups) {

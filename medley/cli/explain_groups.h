@@ -16,6 +16,8 @@ nlohmann::ordered_json groups_json(const Plan& plan,
                                    const std::vector<Said>& ops,
                                    const std::vector<Said>& stored);
 std::string groups_text(const nlohmann::ordered_json& groups);
+// The same of what a plan says where no graph tells how many ops and parameters it says it of.
+std::string said_text(const nlohmann::ordered_json& groups);
 
 // What divides an op of this choice: a part, "replicated" or "partial".
 std::string divided_by(const std::string& choice);

@@ -52,6 +52,13 @@ TEST(ExplainGroups, WhatIsUnusualIsNamed) {
                        {"meaning", "dim 0 sharded evenly"}};
   EXPECT_EQ(groups["sharded"], Json::array({weight}));
   EXPECT_THAT(groups_text(groups), HasSubstr("1 of 2 parameters are sharded"));
+  // Without a graph: what a plan says, and no number of anything.
+  EXPECT_EQ(said_text(groups),
+            "op         plan text  meaning\n"
+            "head/mm#0  n even     n sharded evenly\n\n"
+            "parameter    plan text   meaning\n"
+            "head.weight  S(0, even)  dim 0 sharded evenly\n\n"
+            "With --graph you see how many ops and parameters that are.\n");
 }
 
 // However many modules and unusual ops: a page. No op is lost from the count.

@@ -249,11 +249,11 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
                             options.cluster,
                             with_left_out(no->reason, costs)));
   const auto& found = std::get<LayerOutcome>(outcome);
-  if (output.empty()) {
+  if (output.empty() && session.json) {
     session.out << print(found.plan);
     return;
   }
-  write_atomically(session.files, output, print(found.plan));
+  if (!output.empty()) write_atomically(session.files, output, print(found.plan));
   if (session.json) {
     Json json = report_json(found.plan, found.report);
     const std::vector<LeftOut> others = left_out(found.plan, costs);

@@ -194,11 +194,11 @@ void run_plan(const PlanArguments& options, Session& session) {
            }},
       goal,
       asked);
-  if (options.output.empty()) {
+  if (options.output.empty() && session.json) {
     session.out << print(found);
     return;
   }
-  write_atomically(session.files, options.output, print(found));
+  if (!options.output.empty()) write_atomically(session.files, options.output, print(found));
   const ExplainOptions about{.graph = &graph, .costs = &costs, .analysis = &analysis};
   if (session.json) {
     nlohmann::ordered_json said = explain_json(found, about);
@@ -221,7 +221,7 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                  {.excludes = {"--layers"}});
   arguments.text("-o,--output",
                  options->output,
-                 "Write the plan here and explain it; without, the plan is printed");
+                 "Write the plan here; --json prints it where there is no file");
   arguments.text("--within",
                  options->within,
                  "Stop once no plan can be shorter by more: 2%",

@@ -169,5 +169,7 @@ void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
             const std::string& coupling = "");
+// The part of it that needs no cluster: throws if the plan is for another graph.
+void verify_graph_hash(const Plan& plan, const Graph& graph);
 
 }  // namespace medley

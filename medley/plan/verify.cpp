@@ -42,12 +42,7 @@ int64_t sum_of(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-void check_hashes(const Plan& plan, const Graph& graph, const Cluster& cluster) {
-  if (!plan.graph_hash.empty() && plan.graph_hash != hash(graph))
-    refuse(
-        "graph_hash",
-        plan.graph_hash.substr(0, 12) + "..., of another graph",
-        fmt::format("{}..., of graph \"{}\": plan again", hash(graph).substr(0, 12), graph.name));
+void verify_cluster_hash(const Plan& plan, const Cluster& cluster) {
   if (!plan.cluster_hash.empty() && plan.cluster_hash != hash(cluster))
     refuse("cluster_hash",
            plan.cluster_hash.substr(0, 12) + "..., of another cluster",
@@ -448,12 +443,21 @@ class TextCheck {
 
 }  // namespace
 
+void verify_graph_hash(const Plan& plan, const Graph& graph) {
+  if (!plan.graph_hash.empty() && plan.graph_hash != hash(graph))
+    refuse(
+        "graph_hash",
+        plan.graph_hash.substr(0, 12) + "..., of another graph",
+        fmt::format("{}..., of graph \"{}\": plan again", hash(graph).substr(0, 12), graph.name));
+}
+
 void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
             const std::string& coupling) {
   check_pipelines(plan);
-  check_hashes(plan, graph, cluster);
+  verify_graph_hash(plan, graph);
+  verify_cluster_hash(plan, cluster);
   check_devices(plan, cluster);
   verify_types(plan, cluster);
   verify_rows(plan);
