@@ -24,8 +24,8 @@ import torch
 import medley
 from medley import _core
 from medley.cluster import Cluster, parse_cluster
-from medley.models import hf
 from medley.run import job
+from medley_extras.models import hf
 
 CLUSTER = """
 format: medley-cluster

@@ -12,7 +12,7 @@ import time
 import torch
 
 import medley
-from medley import models
+from medley_extras import models
 
 
 def main() -> None:

@@ -40,8 +40,8 @@ from typing import Any
 import torch
 
 import medley
-from medley import models
 from medley.cluster import parse_cluster
+from medley_extras import models
 
 CLUSTER = """
 format: medley-cluster

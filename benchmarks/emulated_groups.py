@@ -24,10 +24,11 @@ from typing import Any
 import emulated_prediction as single
 
 import medley
-from medley import _testing, models
+from medley import _testing
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Plan, plan
 from medley.profiling.profiler import Truth
+from medley_extras import models
 
 CLUSTER = """
 format: medley-cluster

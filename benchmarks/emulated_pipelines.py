@@ -23,10 +23,11 @@ from typing import Any
 import emulated_prediction as single
 
 import medley
-from medley import _core, models
+from medley import _core
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Plan, plan
 from medley.profiling.profile import Truth
+from medley_extras import models
 
 CLUSTER = """
 format: medley-cluster

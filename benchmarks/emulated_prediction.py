@@ -26,13 +26,14 @@ from typing import Any
 from torch import nn
 
 import medley
-from medley import _core, _testing, models
+from medley import _core, _testing
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.plan import Plan, plan
 from medley.profiling.profiler import Profiler, Truth, wanted_ops
 from medley.run import job
 from medley.trainer import Trainer
+from medley_extras import models
 
 CLUSTER = """
 format: medley-cluster

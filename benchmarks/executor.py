@@ -29,7 +29,7 @@ from torch import nn
 import medley
 from medley import _runtime
 from medley.cluster import parse_cluster
-from medley.models import hf
+from medley_extras.models import hf
 
 CLUSTER = """
 format: medley-cluster

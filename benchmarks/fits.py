@@ -109,7 +109,7 @@ def _run(words: list[str], cache: Path) -> dict[str, Any]:
 def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
     """Captures all layers; returns whether the graphs are equal."""
     from medley import _core
-    from medley.fits.deep import Deep
+    from medley_extras.fits.deep import Deep
 
     def hash_of(text: str) -> str:
         graph, _ = _core.Graph.parse(text, "<text>").run_passes()

@@ -3,9 +3,9 @@
     python benchmarks/gpu.py [--kind H100-80GB] [--model 124m] [--rows 8] [--rounds 20]
                              [--profile-budget 60s] [--json FILE]
 
-A step is forward, backward and AdamW(fused=True) of a GPT of medley.models, 1,024 tokens, matrix
-products in bf16 (torch.autocast on PyTorch's side), the same batch on every side. The sides take
-turns in one process; a step ends when the GPU has done it. Peak memory is that of PyTorch's
+A step is forward, backward and AdamW(fused=True) of a GPT of medley_extras.models, 1,024 tokens,
+matrix products in bf16 (torch.autocast on PyTorch's side), the same batch on every side. The sides
+take turns in one process; a step ends when the GPU has done it. Peak memory is that of PyTorch's
 allocator, each side in a process of its own. Predictions are for the same plan: by the catalogue,
 and by a profile that is measured here.
 """
@@ -32,7 +32,7 @@ from torch import nn
 import medley
 from medley import _core
 from medley.cluster import one_device, parse_cluster
-from medley.models import gpt
+from medley_extras.models import gpt
 
 Step = Callable[[], float]
 SIDES = ("eager", "compiled", "medley")

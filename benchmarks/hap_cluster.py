@@ -21,19 +21,37 @@ MEDLEY = [sys.executable, "-m", "medley"]
 DATA_PARALLEL = "data-parallel-even,data-parallel-proportional,hap"
 EXPERTS = "data-parallel-even,data-parallel-proportional,hap-even,hap"
 CASES = [  # name, model, cluster, rows of a step, strategies
-    ("vgg", "medley.models:vgg?size=hap", "hap64", 2048, DATA_PARALLEL),
-    ("vgg 224x224", "medley.models:vgg?size=hap&image=224&pool=0", "hap64", 2048, DATA_PARALLEL),
-    ("vit", "medley.models:vit?size=hap", "hap64", 2048, DATA_PARALLEL),
-    ("bert", "medley.models:bert?size=hap", "hap64", 2048, DATA_PARALLEL),
-    ("bert-moe 128", "medley.models:bert_moe?size=hap&experts=128", "hap64", 2048, EXPERTS),
-    ("bert-moe 58", "medley.models:bert_moe?size=hap&experts=58", "hap29", 928, EXPERTS),
-    ("bert-moe 64", "medley.models:bert_moe?size=hap&experts=64", "hap29", 928, EXPERTS),
+    ("vgg", "medley_extras.models:vgg?size=hap", "hap64", 2048, DATA_PARALLEL),
+    (
+        "vgg 224x224",
+        "medley_extras.models:vgg?size=hap&image=224&pool=0",
+        "hap64",
+        2048,
+        DATA_PARALLEL,
+    ),
+    ("vit", "medley_extras.models:vit?size=hap", "hap64", 2048, DATA_PARALLEL),
+    ("bert", "medley_extras.models:bert?size=hap", "hap64", 2048, DATA_PARALLEL),
+    ("bert-moe 128", "medley_extras.models:bert_moe?size=hap&experts=128", "hap64", 2048, EXPERTS),
+    ("bert-moe 58", "medley_extras.models:bert_moe?size=hap&experts=58", "hap29", 928, EXPERTS),
+    ("bert-moe 64", "medley_extras.models:bert_moe?size=hap&experts=64", "hap29", 928, EXPERTS),
     # Compute-bound: 2 V100 and 6 P100 on fast links.
-    ("vgg 224x224", "medley.models:vgg?size=hap&image=224&pool=0", "eight", 256, DATA_PARALLEL),
-    ("vit", "medley.models:vit?size=hap", "eight", 2048, DATA_PARALLEL),
-    ("bert", "medley.models:bert?size=hap", "eight", 768, DATA_PARALLEL),
+    (
+        "vgg 224x224",
+        "medley_extras.models:vgg?size=hap&image=224&pool=0",
+        "eight",
+        256,
+        DATA_PARALLEL,
+    ),
+    ("vit", "medley_extras.models:vit?size=hap", "eight", 2048, DATA_PARALLEL),
+    ("bert", "medley_extras.models:bert?size=hap", "eight", 768, DATA_PARALLEL),
     # The same 64 experts, padded to three for each of 29 devices: as many tokens for each.
-    ("bert-moe 87", "medley.models:bert_moe?size=hap&experts=87&room=1.69", "hap29", 928, EXPERTS),
+    (
+        "bert-moe 87",
+        "medley_extras.models:bert_moe?size=hap&experts=87&room=1.69",
+        "hap29",
+        928,
+        EXPERTS,
+    ),
 ]
 
 

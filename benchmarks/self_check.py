@@ -20,7 +20,7 @@ import medley
 from medley.capture import other_values, proof
 from medley.capture.batch import read_batch
 from medley.graph import compare
-from medley.models import gpt
+from medley_extras.models import gpt
 
 
 def seconds(run: Callable[[], object]) -> tuple[float, float]:

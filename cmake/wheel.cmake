@@ -11,6 +11,6 @@ install(TARGETS medley RUNTIME DESTINATION medley/bin COMPONENT wheel)
 foreach(module IN LISTS modules)  # not the folder: it may keep the stub of a module that an earlier build had
   install(FILES ${CMAKE_BINARY_DIR}/package/medley/${module}.pyi DESTINATION medley COMPONENT wheel)
 endforeach()
-install(DIRECTORY python/medley DESTINATION . COMPONENT wheel
+install(DIRECTORY python/medley python/medley_extras DESTINATION . COMPONENT wheel
         FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 install(DIRECTORY data/devices DESTINATION medley/data COMPONENT wheel)

@@ -6,7 +6,7 @@ import torch
 
 import medley
 from medley.cluster import parse_cluster
-from medley.models import gpt
+from medley_extras.models import gpt
 
 CLUSTER = """
 format: medley-cluster

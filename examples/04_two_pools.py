@@ -12,8 +12,8 @@ import torch
 
 import medley
 from medley import cli
-from medley.models import gpt
 from medley.run import job
+from medley_extras.models import gpt
 
 CLUSTER = """
 format: medley-cluster

@@ -10,7 +10,7 @@ import torch
 
 import medley
 from medley import cli
-from medley.models import gpt
+from medley_extras.models import gpt
 
 CLUSTER = """
 format: medley-cluster

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import medley
 from medley import cli
-from medley.models import gpt
+from medley_extras.models import gpt
 
 ROWS, LENGTH, STEPS = 32, 64, 100
 

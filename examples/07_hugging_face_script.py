@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import TensorDataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from medley import hf
+from medley_extras import hf
 
 
 def collator(rows):

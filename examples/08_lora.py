@@ -12,8 +12,8 @@ import torch
 
 import medley
 from medley.cluster import parse_cluster
-from medley.models import hf
 from medley.run import job
+from medley_extras.models import hf
 
 CLUSTER = """
 format: medley-cluster

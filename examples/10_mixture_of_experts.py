@@ -12,8 +12,8 @@ import torch
 
 import medley
 from medley import cli
-from medley.models import bert_moe
 from medley.run import job
+from medley_extras.models import bert_moe
 
 CLUSTER = """
 format: medley-cluster

@@ -3,7 +3,7 @@
 # a node that is lost, the time limit. Each start takes the newest checkpoint in $OUTPUT that is whole. Nodes of one
 # kind share a line of the plan's cluster.yaml; process i drives device i of the plan.
 #
-#   sbatch --nodes 2 --ntasks-per-node 4 examples/slurm.sh medley.models:gpt --data books --steps 10000
+#   sbatch --nodes 2 --ntasks-per-node 4 examples/slurm.sh medley_extras.models:gpt --data books --steps 10000
 #
 #SBATCH --job-name=medley
 #SBATCH --time=04:00:00

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
 TESTING = "testing"
 # The variables of a job; the folder of the files of a user.
-READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley/fits/known.py"}
+READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/fits/known.py"}
 
 
 def declared_deps(module: Path, key: str) -> set[str]:
@@ -40,7 +40,7 @@ def main() -> int:
                     errors.append(f"{where}: '{module.name}' may not include '{m[1]}'")
                 if re.match(r"#include <(torch|ATen|c10)/", line) and module.name != TORCH_MODULE:
                     errors.append(f"{where}: only medley/{TORCH_MODULE} may include torch")
-    for file in sorted((ROOT / "python" / "medley").rglob("*.py")):
+    for file in sorted(ROOT.glob("python/medley*/**/*.py")):
         name = str(file.relative_to(ROOT))
         for number, line in enumerate(file.read_text().splitlines(), 1):
             if name not in READ_ENVIRONMENT and re.search(

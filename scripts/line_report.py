@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 600
 FOLDERS = ["medley", "python", "scripts", "testbed", "tests", "benchmarks", "examples"]
+EXTRAS = ("python", "medley_extras")  # each package there is a room
 # Lines without tests. A room that a newcomer reads in a day has 6,000 at most; most say one thing
 # in a third of that. A room that is not listed is a new one.
 A_NEW_ROOM = 2_000
@@ -48,7 +49,15 @@ BUDGETS = {
     "medley/groups": 1_900,
     "medley/checkpoint": 2_100,  # of several objectives as one, too
     "medley/elastic": 2_000,
-    "python/medley": 31_380,  # capture is a third of it; engines and sessions have interfaces
+    "python/medley": 23_860,  # capture is a third of it; engines and sessions have interfaces
+    "python/medley_extras": 100,  # the table of verbs
+    "python/medley_extras/demo": 410,
+    "python/medley_extras/doctor": 1_400,
+    "python/medley_extras/fits": 1_390,
+    "python/medley_extras/hf": 535,
+    "python/medley_extras/models": 1_320,
+    "python/medley_extras/report": 1_860,
+    "python/medley_extras/train": 720,
 }
 CORE = 76_250  # all of medley/: raised for what Medley does more, not for a second answer
 
@@ -58,7 +67,8 @@ def is_test(path: Path) -> bool:
 
 
 def module_of(path: Path) -> str:
-    return "/".join(path.relative_to(ROOT).parts[:-1][:2])
+    folders = path.relative_to(ROOT).parts[:-1]
+    return "/".join(folders[: 3 if folders[:2] == EXTRAS else 2])
 
 
 def main() -> int:
@@ -88,7 +98,7 @@ def main() -> int:
     if not args.check:
         for module in sorted(code.keys() | tests.keys()):
             budget = f" of {budgets[module]:>6}" if module in budgets else ""
-            print(f"{module:<24}{tests[module]:>8} test{code[module]:>8}{budget}")
+            print(f"{module:<30}{tests[module]:>8} test{code[module]:>8}{budget}")
     return int(args.check and bool(too_long or over))
 
 

@@ -90,7 +90,11 @@ def main() -> int:
         started = time.monotonic()
         run([python, "-m", "medley", "demo"], folder, bare, show=True)
         took = time.monotonic() - started
-        run([python, "-m", "medley", "capture", "medley.models:mlp", "-o", "g.graph"], folder, bare)
+        run(
+            [python, "-m", "medley", "capture", "medley_extras.models:mlp", "-o", "g.graph"],
+            folder,
+            bare,
+        )
         run([python, "-m", "medley", "list", "strategies"], folder, bare)
         run([python, "-m", "medley", "doctor"], folder, bare, show=True)
         ours = [*package.glob("*.so"), package / "bin" / "medley"]

@@ -45,9 +45,9 @@ STREAMS = 3  # the standard ones
 # What most programs import.
 IMPORTED = (
     "medley.cli",
-    "medley.cli.train",
+    "medley_extras.train.run",
     "medley.capture",
-    "medley.models.hf",
+    "medley_extras.models.hf",
     "medley.run.launch",
     "torch.distributed.run",
     "torch.distributed.elastic.agent.server.local_elastic_agent",

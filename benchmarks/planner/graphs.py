@@ -31,11 +31,11 @@ GRAPHS = {
     "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
     "t5": "hf:t5?size=default&tokens=512&d_model=1024&d_ff=16384&num_heads=32&d_kv=128"
     "&num_layers=24&num_decoder_layers=24&dtype=bfloat16",
-    "moe12": "medley.models:bert_moe?size=hap&positions=512",
+    "moe12": "medley_extras.models:bert_moe?size=hap&positions=512",
     "mixtral12": "hf:mixtral?size=default&tokens=512&num_hidden_layers=12&num_local_experts=16"
     "&dtype=bfloat16",
-    "vgg19": "medley.models:vgg?size=19",
-    "resnet50": "medley.models:resnet?size=50",
+    "vgg19": "medley_extras.models:vgg?size=19",
+    "resnet50": "medley_extras.models:resnet?size=50",
     "llama70b": f"hf:llama?size=default&tokens=4096&{BIG}&num_hidden_layers=80&dtype=bfloat16",
 }
 

@@ -54,7 +54,7 @@ def build(name: str, adapter: str, rows: int) -> tuple[nn.Module, dict[str, Tens
     import peft
     import transformers
 
-    from medley.models import hf
+    from medley_extras.models import hf
 
     task, targets, feedforward = BASES[name]
     known = transformers.AutoConfig.for_model(name)

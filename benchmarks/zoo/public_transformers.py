@@ -30,7 +30,7 @@ def build(kind: str, name: str, rows: int) -> tuple[nn.Module, dict[str, Tensor]
     """Returns the tiny form of a model, and a batch."""
     import transformers
 
-    from medley.models import hf
+    from medley_extras.models import hf
 
     known = transformers.AutoConfig.for_model(kind)
     # The default kernel of routed experts has no float64; capture does not care.

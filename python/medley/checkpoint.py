@@ -465,6 +465,11 @@ def read_newest(
     return None
 
 
+def has_checkpoint(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a checkpoint or has any."""
+    return Path(folder, "COMMIT").exists() or bool(_core.find_checkpoints(os.fspath(folder)))
+
+
 def candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
     """Returns (path, step, whether it is complete), newest first, as the first process sees it."""
 

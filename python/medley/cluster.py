@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from medley import _core
 from medley._core import Cluster
 from medley.files import read_text
 
-__all__ = ["Cluster", "catalogue", "load_cluster", "one_device", "parse_cluster", "text_of"]
+__all__ = [
+    "Cluster",
+    "catalogue",
+    "kinds_meant",
+    "load_cluster",
+    "near_kinds",
+    "one_device",
+    "parse_cluster",
+    "text_of",
+]
 
 _texts: dict[str, str] = {}  # by hash
 
@@ -51,3 +61,13 @@ def one_device(kind: str) -> str:
         "format: medley-cluster\nversion: 1\n"
         f"nodes:\n  - {{name: a, count: 1, device: {kind}, devices_per_node: 1}}\n"
     )
+
+
+def kinds_meant(name: str) -> list[str]:
+    """Returns the kinds of the catalogue that a name written by a person or a driver means."""
+    return _core.kinds_meant(name, catalogue())
+
+
+def near_kinds(name: str) -> list[str]:
+    """Returns the kinds of the catalogue whose names are like this one, which means none."""
+    return _core.near_kinds(name, catalogue())

@@ -50,8 +50,14 @@ class Graph:
     ) -> Graph:
         """Reads the text form; `loss` and `carry` are those that were captured. Raises ValueError
         naming the line of what is wrong."""
-        core = _core.Graph.parse(read_text(path), str(path))
-        return Graph(core, unchecked="it was read from a file", loss=loss, carry=carry or {})
+        graph = Graph.parse(read_text(path), str(path))
+        return dataclasses.replace(graph, loss=loss, carry=carry or {})
+
+    @staticmethod
+    def parse(text: str, file: str = "<text>") -> Graph:
+        """Reads the text form; `file` is for error messages. Raises ValueError naming the line of
+        what is wrong."""
+        return Graph(_core.Graph.parse(text, file), unchecked="it was read from a file")
 
     @property
     def outputs(self) -> list[str]:
@@ -78,6 +84,16 @@ class Graph:
     def hash(self) -> str:
         """Returns the SHA-256 of the canonical text."""
         return self.core.hash()
+
+    def run(
+        self, inputs: Mapping[str, Tensor], rows: int, device: str = "cpu"
+    ) -> dict[str, Tensor]:
+        """Computes the graph on one device, without a plan, for so many rows. Inputs and results
+        have their kind in their name: "parameter:fc.weight", "batch:x"; "loss",
+        "gradient:fc.weight"."""
+        from medley import _runtime
+
+        return _runtime.GraphRunner(self.text(), [rows], device).run(dict(inputs))
 
 
 def as_graph(graph: Graph | _core.Graph) -> Graph:

@@ -17,7 +17,7 @@ from zoo import ZOO
 
 import medley
 from medley import _core, _testing
-from medley.models import hf
+from medley_extras.models import hf
 
 peft = pytest.importorskip("peft")
 

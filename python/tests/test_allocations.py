@@ -39,7 +39,7 @@ import torch
 import medley
 from medley import _core, _runtime
 from medley.cluster import parse_cluster
-from medley.models import hf
+from medley_extras.models import hf
 
 torch.manual_seed(0)
 _runtime.count_allocations()

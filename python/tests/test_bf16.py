@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import medley
-from medley import models
+from medley_extras import models
 
 pytest.importorskip("medley._runtime", reason="needs the extension module _runtime")
 

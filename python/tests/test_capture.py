@@ -23,12 +23,13 @@ from zoo import ZOO
 from zoo_names import NAMES, names_but
 
 import medley
-from medley import _core, custom_ops, models
+from medley import _core, custom_ops
 from medley.capture import capture_text, substitute
 from medley.capture.batch import read_batch
 from medley.capture.convert import convert
 from medley.capture.trace import trace
-from medley.models import hf
+from medley_extras import models
+from medley_extras.models import hf
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 RNG = custom_ops.make_rng(2024, 7)

@@ -27,7 +27,7 @@ from medley import _core, _testing, checkpoint, cli
 from medley import dcp as restricted
 from medley.cursor import Cursor
 from medley.data.sampler import BatchSampler
-from medley.models import mlp
+from medley_extras.models import mlp
 
 ROWS = exactness.ROWS
 SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "1"))

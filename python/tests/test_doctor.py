@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("medley._runtime", reason="needs the extension module _runtime")
 
-from medley.doctor import cards, doctor, gpus, programs, ranks
-from medley.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding, examine
+from medley_extras.doctor import cards, doctor, gpus, programs, ranks
+from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding, examine
 
 CPU = torch.device("cpu")
 CARD = torch.device("cuda", 1)

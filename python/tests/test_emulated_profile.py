@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import medley
-from medley import models
 from medley.cluster import parse_cluster
 from medley.profiling.profiler import Profiler, Truth, wanted_ops
 from medley.run import job
+from medley_extras import models
 
 CLUSTER = """
 format: medley-cluster

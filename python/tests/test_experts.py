@@ -7,9 +7,10 @@ import torch
 from zoo import ZOO
 
 import medley
-from medley import _core, custom_ops, models
+from medley import _core, custom_ops
 from medley.capture import capture_text
-from medley.models import hf
+from medley_extras import models
+from medley_extras.models import hf
 
 
 @pytest.mark.parametrize(

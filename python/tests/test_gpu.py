@@ -18,8 +18,8 @@ from zoo_names import NAMES
 import medley
 from medley import _core
 from medley.cluster import one_device, parse_cluster
-from medley.doctor import gpus
-from medley.models import gpt
+from medley_extras.doctor import gpus
+from medley_extras.models import gpt
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,4 +1,4 @@
-"""medley.hf.train does with transformers' TrainingArguments what transformers' own trainer does."""
+"""Medley trains by transformers' TrainingArguments as transformers' own trainer does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 pytest.importorskip("transformers")
 
 import medley
-from medley import hf
-from medley.models import hf as models
+from medley_extras import hf
+from medley_extras.models import hf as models
 
 # Importing transformers' trainer takes longer than all else here.
 pytestmark = pytest.mark.slow
@@ -320,7 +320,7 @@ def test_moments_of_eight_bits_have_two_names(tmp_path: Path) -> None:
     [
         (
             {"label_smoothing_factor": 0.1},
-            "found label_smoothing_factor=0.1, which medley.hf.train",
+            "found label_smoothing_factor=0.1, which medley_extras.hf.train",
         ),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha=5.0"),
         ({"load_best_model_at_end": False, "push_to_hub": True}, "push_to_hub=True"),

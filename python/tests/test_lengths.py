@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from zoo import ZOO
 
 import medley
-from medley import _testing, models
+from medley import _testing
+from medley_extras import models
 
 NEAR = 1e-10
 

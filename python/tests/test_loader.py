@@ -16,7 +16,7 @@ pytest.importorskip("medley._runtime", reason="needs the extension module _runti
 import medley
 from medley.cluster import parse_cluster
 from medley.data.loader import UnreadBatch, unread
-from medley.models import mlp
+from medley_extras.models import mlp
 
 CLUSTER = """
 format: medley-cluster

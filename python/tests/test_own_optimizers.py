@@ -19,6 +19,7 @@ from zoo_names import names_but
 import medley
 from medley.capture import substitute
 from medley.optimizer import pointwise
+from medley_extras import models
 
 Theirs = Callable[[nn.Module], Any]
 KINDS = ("zero", "tensor", "owners", "1", "2")  # of plans
@@ -157,7 +158,7 @@ def test_eight_bits_are_within_a_hundredth_under_any_plan() -> None:
 
 
 def test_eight_bits_take_a_quarter_of_the_memory() -> None:
-    model, batch = medley.models.mlp(inputs=64, width=64, batch=ROWS)
+    model, batch = models.mlp(inputs=64, width=64, batch=ROWS)
     graph = medley.capture(model, batch)
     kept = {}
     for optimizer in (medley.AdamW(), EIGHT_BITS):
@@ -260,7 +261,7 @@ def test_averages_start_at_a_resume_from_the_weights(kind: str, tmp_path: Path) 
 
 
 def test_averages_of_sixteen_bits_start_from_the_master_copy(tmp_path: Path) -> None:
-    model, batch = medley.models.mlp(inputs=8, width=8, batch=ROWS)
+    model, batch = models.mlp(inputs=8, width=8, batch=ROWS)
     model.to(torch.bfloat16)
     batch = {n: t.to(torch.bfloat16) if t.is_floating_point() else t for n, t in batch.items()}
     graph = medley.capture(model, batch)

@@ -19,11 +19,12 @@ import warm_start
 from medley import _core, _runtime, cli
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
-from medley.models import mlp
 from medley.profiling.profile import read_seconds
 from medley.profiling.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
 from medley.run import job
 from medley.trainer import Trainer
+from medley_extras import models
+from medley_extras.models import mlp
 
 CLUSTER = """
 format: medley-cluster
@@ -71,7 +72,7 @@ def times(profile: Any) -> dict[tuple[str, str], int]:
 
 def test_repeated_layers_are_measured_once(cluster: Cluster) -> None:
     def counts(layers: int) -> tuple[int, int]:
-        model, batch = medley.models.gpt(layers=layers)
+        model, batch = models.gpt(layers=layers)
         wanted = _core.WantedOps(cluster)
         wanted.add_graph(medley.capture(model, batch).core, 4)
         session = _core.MeasuringSession(wanted, "", "", "test")
@@ -177,7 +178,7 @@ def test_a_plan_is_explained_with_the_times_that_it_was_made_with(
 # Every op of the families runs alone, with operands made up for it: none is left out.
 @pytest.mark.parametrize("name", ["moe", "vgg", "llama"])
 def test_every_op_can_be_measured(name: str, tmp_path: Path) -> None:
-    model, batch = getattr(medley.models, name)()
+    model, batch = getattr(models, name)()
     cluster = parse_cluster(ONE)
     wanted = _core.WantedOps(cluster)
     wanted.add_graph(medley.capture(model, batch).core, 4)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import medley
 from medley import quantized
 from medley.capture import CaptureError, weightless
-from medley.models import hf
+from medley_extras.models import hf
 
 peft = pytest.importorskip("peft")
 bnb = pytest.importorskip("bitsandbytes")

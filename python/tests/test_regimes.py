@@ -20,10 +20,11 @@ import pytest
 import torch
 
 import medley
-from medley import _core, models
+from medley import _core
 from medley.cluster import Cluster, parse_cluster
-from medley.models import hf
 from medley.profiling.profiler import Profiler, Truth, wanted_ops
+from medley_extras import models
+from medley_extras.models import hf
 
 DATA_PARALLEL = ("data-parallel-even", "data-parallel-proportional")
 

@@ -17,13 +17,14 @@ import pytest
 
 import medley
 from medley import cli
-from medley.models import gpt
+from medley.cli.core import ask
 from medley.plan import Explanation
-from medley.report.collect import Content, ask
-from medley.report.figures import memory_at_peak, timeline
-from medley.report.pipeline_figures import in_flight_over_time
-from medley.report.trace import Event, Trace, in_flight, merged, parse
 from medley.run import job
+from medley_extras.models import gpt
+from medley_extras.report.collect import Content
+from medley_extras.report.figures import memory_at_peak, timeline
+from medley_extras.report.pipeline_figures import in_flight_over_time
+from medley_extras.report.trace import Event, Trace, in_flight, merged, parse
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
 

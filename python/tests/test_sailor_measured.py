@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from medley.report.collect import ask
+from medley.cli.core import ask
 
 ROOT = Path(__file__).resolve().parents[2]
 EXCERPT = ROOT / "tests" / "data" / "sailor"

@@ -21,10 +21,10 @@ pytest.importorskip("medley._runtime", reason="needs the extension module _runti
 PIL = pytest.importorskip("PIL.Image")
 
 from medley import cli  # noqa: E402
-from medley.data.image_folder import read_image_folder  # noqa: E402
-from medley.data.text_folder import read_text_folder  # noqa: E402
-from medley.models import gpt  # noqa: E402
 from medley.trainer import Trainer  # noqa: E402
+from medley_extras.models import gpt  # noqa: E402
+from medley_extras.train.image_folder import read_image_folder  # noqa: E402
+from medley_extras.train.text_folder import read_text_folder  # noqa: E402
 
 Command = Callable[..., tuple[int, str, str]]
 CLUSTER = """
@@ -40,8 +40,8 @@ devices:
 """
 MODELS = """
 import torch
-from medley.models import gpt, mlp, vit
-from medley.models.hf import bert
+from medley_extras.models import gpt, mlp, vit
+from medley_extras.models.hf import bert
 
 
 def small():
@@ -368,7 +368,7 @@ def test_images_are_read_when_the_script_has_ended(tmp_path: Path) -> None:
         PIL.new("L", (8, 8)).save(tmp_path / name / "gray.png")
     script = f"""
 import atexit, pathlib
-from medley.data.image_folder import read_image_folder
+from medley_extras.train.image_folder import read_image_folder
 images = read_image_folder(pathlib.Path({str(tmp_path)!r}), (1, 8, 8))
 atexit.register(lambda: print(images.rows([0, 1])[0].shape))
 """

@@ -25,7 +25,7 @@ import medley
 from medley import _core, _runtime, custom_ops
 from medley.capture import substitute
 from medley.cluster import parse_cluster
-from medley.models import gpt, mlp
+from medley_extras.models import gpt, mlp
 
 CLUSTER = """
 format: medley-cluster

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from medley import _core, cli
-from medley.cli import demo, demo_kill
 from medley.files import write_atomically
 from medley.graph import Graph
 from medley.run.supervisor import exit_code
+from medley_extras.demo import emulated, kill
 
 Command = Callable[..., tuple[int, str, str]]
 CONFIG = {
@@ -59,7 +59,9 @@ def test_every_verb_has_help_with_an_example(medley: Command) -> None:
 
 def test_captures_a_model_by_name(medley: Command, tmp_path: Path) -> None:
     path = str(tmp_path / "g.graph")
-    code, out, _ = medley("capture", "medley.models:gpt", "--batch", "2x16", "-o", path, "--json")
+    code, out, _ = medley(
+        "capture", "medley_extras.models:gpt", "--batch", "2x16", "-o", path, "--json"
+    )
     assert code == 0
     assert json.loads(out)["parameters"] > 10
     assert 'batch "input_ids" : i64[b, 16]' in Path(path).read_text()
@@ -90,29 +92,32 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
     ("arguments", "sentence"),
     [
         (["sing"], "medley: found the verb 'sing', expected one of plan, "),
-        (["capture", "medley.models:gpt"], "the following arguments are required: -o/--output"),
+        (
+            ["capture", "medley_extras.models:gpt"],
+            "the following arguments are required: -o/--output",
+        ),
         (["capture", "gpt", "-o", "g"], "expected package.module:function or hf:config.json"),
         (["capture", "no.such:gpt", "-o", "g"], "model: no.such: No module named 'no'"),
-        (["capture", "medley.models:gtp", "-o", "g"], "found no function 'gtp'"),
+        (["capture", "medley_extras.models:gtp", "-o", "g"], "found no function 'gtp'"),
         (["capture", "hf:nowhere.json", "-o", "g"], "nowhere.json: cannot be read: no such file"),
         (
             ["capture", "hf:gpt2?layers", "-o", "g"],
             "found 'layers' behind the ?, expected name=value",
         ),
         (
-            ["capture", "medley.models:gpt?depth=2", "-o", "g"],
+            ["capture", "medley_extras.models:gpt?depth=2", "-o", "g"],
             "unknown ['depth']; expected some of",
         ),
         (
-            ["capture", "medley.models:gpt?layers=two", "-o", "g"],
+            ["capture", "medley_extras.models:gpt?layers=two", "-o", "g"],
             "GPTConfig: layers: found 'two', expected a whole number >= 0",
         ),
         (
-            ["capture", "medley.models:gpt?layers=-1", "-o", "g"],
+            ["capture", "medley_extras.models:gpt?layers=-1", "-o", "g"],
             "GPTConfig: layers: found -1, expected a whole number >= 0",
         ),
         (
-            ["capture", "medley.models:vgg?channels=3", "-o", "g"],
+            ["capture", "medley_extras.models:vgg?channels=3", "-o", "g"],
             "VGGConfig: channels: found 3, expected a tuple",
         ),
         (
@@ -131,7 +136,7 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
         (["capture", "hf:list.json", "-o", "g"], "list.json: found no model_type, expected"),
         (["capture", "hf:binary.json", "-o", "g"], "binary.json: cannot be read: not a text"),
         (
-            ["capture", "medley.models:gpt", "--batch", "2", "-o", "g"],
+            ["capture", "medley_extras.models:gpt", "--batch", "2", "-o", "g"],
             "--batch: found 2, expected ROWSxLENGTH such as 4x128",
         ),
         (["launch", "nowhere.json", "train.py"], "nowhere.json: cannot be read: No such file"),
@@ -206,10 +211,11 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
 # PyTorch takes as long as all else that `medley launch` does before its processes start;
 # TorchDynamo takes as long again, and only who captures needs it.
 @pytest.mark.parametrize(
-    ("module", "unneeded"), [("run.launch", "torch"), ("cli.train", "torch._dynamo")]
+    ("module", "unneeded"),
+    [("medley.run.launch", "torch"), ("medley_extras.train.run", "torch._dynamo")],
 )
 def test_what_takes_long_is_imported_where_it_is_needed(module: str, unneeded: str) -> None:
-    line = f"import sys, medley.{module}; sys.exit({unneeded!r} in sys.modules)"
+    line = f"import sys, {module}; sys.exit({unneeded!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
 
 
@@ -243,10 +249,10 @@ def test_table_of_the_demo_fits_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    waiting = dict(zip(demo.SPEEDS, (0.55, 0.55, 0.11, 0.11), strict=True))
+    waiting = dict(zip(emulated.SPEEDS, (0.55, 0.55, 0.11, 0.11), strict=True))
     names = ("even split", "proportional split", "one fast device")
-    *outcomes, one = (demo.Outcome(name, 0.02506, 3.2912, waiting) for name in names)
-    demo._print(outcomes, one, 28, Path("trace.json"))
+    *outcomes, one = (emulated.Outcome(name, 0.02506, 3.2912, waiting) for name in names)
+    emulated._print(outcomes, one, 28, Path("trace.json"))
     out = capsys.readouterr().out
     for name in names:
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
@@ -269,16 +275,16 @@ def test_demo(medley: Command, tmp_path: Path) -> None:
     assert even["step_seconds"] / figures["perfect_balance_seconds"] == pytest.approx(1.5)
     for each in (even, proportional):
         assert each["loss"] == pytest.approx(one["loss"], rel=1e-5)
-        assert each["waiting"].keys() == demo.SPEEDS.keys()
+        assert each["waiting"].keys() == emulated.SPEEDS.keys()
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["ph"] for event in events} >= {"X", "M"}
 
 
 @pytest.mark.slow
 def test_demo_shows_a_kill_that_the_curve_does_not_notice() -> None:
-    survived = demo_kill.survive(demo.Demo(1, lambda: None))
-    assert survived.step == demo_kill.KILLED - 1
-    assert len(survived.losses) == demo_kill.STEPS
+    survived = kill.survive(emulated.Demo(1, lambda: None))
+    assert survived.step == kill.KILLED - 1
+    assert len(survived.losses) == kill.STEPS
     assert survived.difference < 1e-4
     lines = survived.text().splitlines()
     assert len(lines) == 3

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-import medley.models as models
-from medley.models import hf
+import medley_extras.models as models
+from medley_extras.models import hf
 
 Maker = Callable[..., tuple[nn.Module, Any]]
 

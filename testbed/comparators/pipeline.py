@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from medley.models.gpt import GPT
+from medley_extras.models.gpt import GPT
 from testbed.comparators import process, rows, timing, workloads
 from testbed.grids import Sizes, even
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medley import models
 from medley.capture import model_name
+from medley_extras import models
 
 Batch = dict[str, Tensor]
 LEARNING_RATE = 1e-3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import medley
-from medley.models import gpt
+from medley_extras.models import gpt
 from testbed.tests.clusters import FOUR, Testbed, first_of, run
 
 pytestmark = pytest.mark.testbed
@@ -88,7 +88,7 @@ def test_torchrun_on_every_node_trains_one_plan(testbed: Testbed, folder: Path) 
     program.write_text(
         "import sys\n"
         "import torch, medley\n"
-        "from medley.models import gpt\n"
+        "from medley_extras.models import gpt\n"
         "torch.manual_seed(0)\n"
         "model, batch = gpt(batch=8)\n"
         "graph = medley.capture(model, batch)\n"

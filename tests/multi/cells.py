@@ -21,11 +21,12 @@ import torch
 from torch import nn
 
 import medley
-from medley import _testing, models
+from medley import _testing
 from medley.capture.batch import map_named
 from medley.cluster import parse_cluster
 from medley.data.pictures import pictures_of
 from medley.data.row_dim import row_dim
+from medley_extras import models
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 import exactness

@@ -34,11 +34,12 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import _runtime, checkpoint, models, torch_state, whole_tensors
+from medley import _runtime, checkpoint, torch_state, whole_tensors
 from medley.run import elastic
 from medley.run.ahead import key_of
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
+from medley_extras import models
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 from exactness import double_precision

@@ -33,7 +33,7 @@ networks:
 ONE = CLUSTER.replace("count: 3", "count: 1")
 STEPS = 60
 PATIENCE_SECONDS = 120.0
-MODEL = "medley.models:gpt?vocabulary=128&positions=16&width=32&layers=1"
+MODEL = "medley_extras.models:gpt?vocabulary=128&positions=16&width=32&layers=1"
 TRAIN = [
     *("train", MODEL, "--data", "text", "--steps", str(STEPS), "--lr", "1e-2"),
     *("--held-out", "0.2", "--evaluate-every", "20", "--log-every", "1", "--save-every", "15"),

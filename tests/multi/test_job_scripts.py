@@ -79,7 +79,7 @@ def test_the_slurm_script_goes_on_after_a_kill(tmp_path: Path) -> None:
     random.seed(1)
     words = " ".join(random.choice(["one", "device", "of", "many"]) for _ in range(1000))
     (tmp_path / "text" / "a.txt").write_text(words)
-    model = "medley.models:gpt?vocabulary=128&positions=16&width=32&layers=1"
+    model = "medley_extras.models:gpt?vocabulary=128&positions=16&width=32&layers=1"
     given = ["--data", "text", "--steps", "200", "--save-every", "20", "--log-every", "1"]
     done = subprocess.run(
         [EXAMPLES / "slurm.sh", model, *given],

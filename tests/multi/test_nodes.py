@@ -68,7 +68,14 @@ def test_the_interface_of_a_verb_is_taken(
 ) -> None:
     from medley import cli
 
-    arguments = ["train", "medley.models:gpt", "--data", str(folder / "none"), "--steps", "1"]
+    arguments = [
+        "train",
+        "medley_extras.models:gpt",
+        "--data",
+        str(folder / "none"),
+        "--steps",
+        "1",
+    ]
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(sys, "argv", ["medley", *arguments, "--interface", "wlan7"])

@@ -320,7 +320,7 @@ def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
         if launcher == "launch"
         else [*TORCHRUN, "--nproc-per-node=2", "-m", "medley", "train"]
     )
-    command = warm_start.command([*start, "medley.models:gpt", *options])
+    command = warm_start.command([*start, "medley_extras.models:gpt", *options])
     code, text = interrupt(command, lambda text: "step 3/" in text)
     assert code == (130 if launcher == "launch" else 1)
     state = json.loads((out / "train.json").read_text())
@@ -340,7 +340,7 @@ def test_a_checkpoint_outlives_weights_that_find_no_room(folder: Path) -> None:
     (out / "model.safetensors").mkdir(parents=True)
     options = ["--data", str(folder / "text"), "--cluster", str(folder / "cluster.yaml")]
     options += ["--steps", "3", "--held-out", "0", "-o", str(out)]
-    done = run([*LAUNCH, str(folder / "plan.json"), "train", "medley.models:gpt", *options])
+    done = run([*LAUNCH, str(folder / "plan.json"), "train", "medley_extras.models:gpt", *options])
     assert done.returncode == 3
     assert "model.safetensors: cannot be written: Is a directory" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import models
-from medley.models import hf
+from medley_extras import models
+from medley_extras.models import hf
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 from exactness import double_precision

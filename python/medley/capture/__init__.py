@@ -26,7 +26,14 @@ from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
 from medley.data.pictures import Pictures
 
-__all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "placed", "substitute"]
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "capture_full",
+    "capture_text",
+    "placed",
+    "substitute",
+]
 
 _CHECK_BELOW_OPS = 2000
 _NEAR = 16

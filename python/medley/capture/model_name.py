@@ -1,21 +1,22 @@
 """Models by name, for the command line.
 
-medley.models:gpt                       function of a module: returns (model, example batch)
-medley.models:bert?size=base&layers=48  with arguments: numbers, true, false, none or words
+medley_extras.models:gpt                       function of a module: returns (model, example batch)
+medley_extras.models:bert?size=base&layers=48  with arguments: numbers, true, false, none or words
 hf:mixtral?size=tiny&num_local_experts=16  a kind of model of transformers, fields of its config
 hf:config.json                          a config of transformers
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from medley import extras
 
 
 def load(name: str, batch: tuple[int, int] | None = None) -> tuple[nn.Module, Any]:
@@ -30,8 +31,8 @@ def load(name: str, batch: tuple[int, int] | None = None) -> tuple[nn.Module, An
         )
     rest, _, query = rest.partition("?")
     options = _options(query)
-    if kind == "hf":
-        return _transformers(rest, options, batch)
+    if (read := extras.model_reader(kind)) is not None:
+        return read(rest, options, batch)
     made = _call(kind, rest, options)
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
         raise ValueError(
@@ -60,22 +61,6 @@ def _number_or_word(text: str) -> int | float | str:
         except ValueError:
             pass
     return text
-
-
-def _transformers(
-    kind: str, options: dict[str, Any], batch: tuple[int, int] | None
-) -> tuple[nn.Module, Any]:
-    if importlib.util.find_spec("transformers") is None:
-        raise ValueError(f"hf:{kind}: needs a package: pip install transformers")
-    from medley.models import hf
-
-    if batch is not None:
-        options = {**options, "batch": batch[0], "tokens": batch[1]}
-    if kind in hf.KINDS:
-        return hf.make(kind, **options)
-    if not Path(kind).is_file():
-        raise ValueError(f"{kind}: cannot be read: no such file, and none of {', '.join(hf.KINDS)}")
-    return hf.from_file(kind, **options)
 
 
 def _call(module: str, function: str, options: dict[str, Any]) -> Any:

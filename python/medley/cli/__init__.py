@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from medley import _core
+from medley import _core, extras
+from medley.cli.core import program
+from medley.cli.verb import Verb, progress
 from medley.cluster import catalogue
 from medley.files import write_atomically
 
-_OURS, _CALLERS, _WORLDS = 1, 2, 3
-# Nothing of theirs is to be ended, and to take apart what they have imported takes two seconds. Of
-# what imports and traces make most stays: to look for garbage is a quarter of them.
-_LEFT_AT_ONCE = ("capture", "fits")
+_CALLERS, _WORLDS = 2, 3
 _PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # of pyproject.toml
-
-
-class Verb(NamedTuple):
-    """A command: adds its arguments to a parser, then runs; returns the exit code."""
-
-    name: str
-    help: str
-    example: str
-    prepare: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
 
 
 # --- capture --------------------------------------------------------------------------------------
@@ -42,7 +30,7 @@ def _prepare_capture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         help="package.module:function that returns (model, example batch), hf:config.json or "
-        "hf:mixtral; arguments behind a ?: medley.models:bert?size=base&layers=48",
+        "hf:mixtral; arguments behind a ?: medley_extras.models:bert?size=base&layers=48",
     )
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="size of the example batch: 4x128")
     parser.add_argument(
@@ -80,7 +68,7 @@ def _capture(arguments: argparse.Namespace) -> int:
         return (with_lora(made, arguments.lora) if arguments.lora else made), example
 
     model, batch = weightless.load(make)
-    with _progress("capturing", arguments.json), warnings.catch_warnings():
+    with progress("capturing", arguments.json), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the graph is not checked")  # a line says it
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()
@@ -256,25 +244,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     return command(arguments)
 
 
-# --- train ----------------------------------------------------------------------------------------
-
-
-def _prepare_train(parser: argparse.ArgumentParser) -> None:
-    from medley.cli import train_options
-
-    train_options.prepare(parser)
-
-
-def _train(arguments: argparse.Namespace) -> int:
-    sys.path.insert(0, os.getcwd())
-    from medley.cli import train_options
-
-    options = train_options.from_namespace(arguments)
-    from medley.cli.train import train
-
-    return train(options)
-
-
 # --- convert --------------------------------------------------------------------------------------
 
 
@@ -309,78 +278,14 @@ def _convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# --- report ---------------------------------------------------------------------------------------
-
-
-def _prepare_report(parser: argparse.ArgumentParser) -> None:
-    from medley.report import prepare
-
-    prepare(parser)
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from medley.report import command
-
-    return command(arguments, _progress)
-
-
-# --- fits ----------------------------------------------------------------------------------------
-
-
-def _prepare_fits(parser: argparse.ArgumentParser) -> None:
-    from medley.fits import prepare
-
-    prepare(parser)
-
-
-def _fits(arguments: argparse.Namespace) -> int:
-    from medley.fits import command
-
-    return command(arguments, _progress)
-
-
-# --- doctor and demo ------------------------------------------------------------------------------
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from medley.doctor import doctor
-
-    return doctor(arguments.json, arguments.gpu)
-
-
-def _prepare_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gpu",
-        action="store_true",
-        help="try the GPUs of this machine too: fourteen checks in about a minute",
-    )
-
-
-def _prepare_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=30, help="of each run")
-    parser.add_argument(
-        "--trace", default="demo_trace.json", help="write a trace for Perfetto here"
-    )
-    parser.add_argument(
-        "--no-kill", action="store_true", help="do not show how a run goes on without a process"
-    )
-
-
-def _demo(arguments: argparse.Namespace) -> int:
-    from medley.cli.demo import demo
-    from medley.cli.demo_kill import survive
-
-    kill = None if arguments.no_kill else survive
-    return demo(arguments.steps, Path(arguments.trace), arguments.json, kill)
-
-
 VERBS = [
     Verb(
         "capture",
         "Capture a model as a graph",
-        "medley capture medley.models:gpt --batch 4x32 -o g.graph",
+        "medley capture medley_extras.models:gpt --batch 4x32 -o g.graph",
         _prepare_capture,
         _capture,
+        ends_at_once=True,
     ),
     Verb(
         "probe",
@@ -388,6 +293,7 @@ VERBS = [
         "medley probe -o cluster.yaml",
         _prepare_probe,
         _probe,
+        is_of_a_job=True,
     ),
     Verb(
         "profile",
@@ -395,6 +301,7 @@ VERBS = [
         "medley profile g.graph cluster.yaml --global-batch 64 -o profile.json",
         _prepare_profile,
         _profile,
+        is_of_a_job=True,
     ),
     Verb(
         "launch",
@@ -404,54 +311,16 @@ VERBS = [
         _launch,
     ),
     Verb(
-        "train",
-        "Train a model by name on a folder of text or images",
-        "medley train medley.models:gpt --data books --cluster cluster.yaml --epochs 3",
-        _prepare_train,
-        _train,
-    ),
-    Verb(
         "convert",
         "Write the weights of a checkpoint as other programs read them",
         "medley convert out --to hf -o weights",
         _prepare_convert,
         _convert,
     ),
-    Verb(
-        "report",
-        "Write what a plan does and will cost as one HTML file with figures",
-        "medley report plan.json --graph g.graph --cluster cluster.yaml --compare -o report.html",
-        _prepare_report,
-        _report,
-    ),
-    Verb(
-        "fits",
-        "Say which ways to train a model fit on which cards, without any",
-        "medley fits hf:config.json --cards 3090 4060Ti-16GB --mode lora",
-        _prepare_fits,
-        _fits,
-    ),
-    Verb(
-        "doctor",
-        "Say what is installed and found here, what would fail, and the fix",
-        "medley doctor",
-        _prepare_doctor,
-        _doctor,
-    ),
-    Verb(
-        "demo",
-        "Train a small GPT on four unequal, emulated devices",
-        "medley demo",
-        _prepare_demo,
-        _demo,
-    ),
 ]
 
 
 # --- all verbs ------------------------------------------------------------------------------------
-
-
-_OF_A_JOB = ("probe", "profile", "train")  # what torchrun may start several times
 
 
 class _Parser(argparse.ArgumentParser):
@@ -470,7 +339,7 @@ def _parser_of(verb: Verb) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    if verb.name in _OF_A_JOB:
+    if verb.is_of_a_job:
         parser.add_argument(
             "--interface",
             metavar="NAME",
@@ -480,8 +349,17 @@ def _parser_of(verb: Verb) -> argparse.ArgumentParser:
     return parser
 
 
+def _all_verbs() -> list[Verb]:
+    """Returns the verbs of Python."""
+    return [*VERBS, *extras.verbs()]
+
+
+def _find(name: str) -> Verb | None:
+    return next((verb for verb in _all_verbs() if verb.name == name), None)
+
+
 def _help() -> str:
-    rows = [*_core.cli_verbs(), *((verb.name, verb.help) for verb in VERBS)]
+    rows = [*_core.cli_verbs(), *((verb.name, verb.help) for verb in _all_verbs())]
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
     return "\n".join(
@@ -503,18 +381,17 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else _CALLERS
-    for verb in VERBS:
-        if verb.name == arguments[0]:
-            options = _parser_of(verb).parse_args(list(arguments[1:]))
-            interface = vars(options).pop("interface", None)
-            if interface is not None:
-                from medley.run import job
-
-                job.use_interface(interface)
-            return verb.run(options)
     known = [name for name, _ in _core.cli_verbs()]
+    if arguments[0] not in known and (verb := _find(arguments[0])) is not None:
+        options = _parser_of(verb).parse_args(list(arguments[1:]))
+        interface = vars(options).pop("interface", None)
+        if interface is not None:
+            from medley.run import job
+
+            job.use_interface(interface)
+        return verb.run(options)
     if arguments[0] not in known and not arguments[0].startswith("-"):
-        names = ", ".join([*known, *(verb.name for verb in VERBS)])
+        names = ", ".join([*known, *(verb.name for verb in [*VERBS, *extras.verbs()])])
         raise ValueError(f"medley: found the verb {arguments[0]!r}, expected one of {names}")
     return _core.run_cli(list(arguments), str(catalogue()))
 
@@ -526,16 +403,18 @@ def command() -> int:
     once.
     """
     arguments = sys.argv[1:]
-    program = Path(__file__).parents[1] / "bin" / "medley"
-    if arguments and arguments[0] in dict(_core.cli_verbs()) and os.access(program, os.X_OK):
+    name = arguments[0] if arguments else ""
+    is_of_core = name in dict(_core.cli_verbs())
+    if is_of_core and (path := program()) is not None:
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
             signal.signal(ignored, signal.SIG_DFL)
-        os.execv(program, [str(program), *arguments])
-    is_left_at_once = bool(arguments) and arguments[0] in _LEFT_AT_ONCE
-    if is_left_at_once:
+        os.execv(path, [str(path), *arguments])
+    verb = None if is_of_core else _find(name)
+    ends_at_once = verb is not None and verb.ends_at_once
+    if ends_at_once:
         gc.disable()
     code = main()
-    if is_left_at_once:
+    if ends_at_once:
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -570,15 +449,3 @@ def _fail(what: object, code: int) -> int:
     if not getattr(what, "_medley_said_elsewhere", False):  # by another (medley/run/ends.py)
         print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code
-
-
-@contextlib.contextmanager
-def _progress(what: str, quiet: bool) -> Iterator[None]:
-    """Shows that something is under way, on a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from medley.data.sampler import GlobalBatches
 from medley.plan import Plan
 
-Read = Callable[[Sequence[int]], Any]
+Read = Callable[[Sequence[int]], Any]  # reads positions of a global batch
 
 
 class UnreadBatch:
@@ -91,9 +91,12 @@ class Loader(GlobalBatches):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="medley loader")
 
     def __iter__(self) -> Iterator[UnreadBatch]:
-        return unread(((self._reader(rows), len(rows)) for rows in self.batches()), self._thread)
+        return unread(((self.reader(rows), len(rows)) for rows in self.batches()), self._thread)
 
-    def _reader(self, rows: list[int]) -> Read:
+    def reader(self, rows: list[int]) -> Read:
+        """Returns how to read positions of the batch that has these rows; a subclass may read them
+        in another way."""
+
         def read(positions: Sequence[int]) -> Any:
             return self._collate([self._dataset[rows[each]] for each in positions])
 

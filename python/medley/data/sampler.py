@@ -30,7 +30,7 @@ class GlobalBatches:
         self._length = len(dataset)
         self._shuffle = shuffle
         self._seed = seed
-        self._epoch = 0
+        self.epoch = 0  # whose order of rows comes next
         self._first_batch = 0
         self._drop_last = drop_last
         least = plan.global_batch if drop_last else 1
@@ -43,7 +43,7 @@ class GlobalBatches:
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Chooses the order of the rows, equal on all devices, and with which of its global batches
         the next iteration begins."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._first_batch = first_batch
 
     def cursor(self, steps: int) -> Cursor:
@@ -68,7 +68,7 @@ class GlobalBatches:
         """Yields the indices of the rows of each global batch of the epoch."""
         order = torch.arange(self._length)
         if self._shuffle:
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
             order = torch.randperm(self._length, generator=generator)
         first, self._first_batch = self._first_batch, 0
         rows = self._plan.global_batch

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import medley
-from medley.models import gpt
+from medley_extras.models import gpt
 
 CUT_AT = 5
 

@@ -1,0 +1,43 @@
+"""Verbs and models of packages above the public API, found by name.
+
+No module of Medley imports `medley_extras` (scripts/check_python.py). Its table is loaded when a
+verb or a model is looked up; without the package the table is empty.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from medley.cli.verb import Verb
+
+# Reads name, options and the (rows, length) of the example batch, if given.
+ModelReader = Callable[[str, dict[str, Any], tuple[int, int] | None], tuple["nn.Module", Any]]
+
+_PACKAGE = "medley_extras"
+
+
+def verbs() -> Sequence[Verb]:
+    """Returns the verbs that the table has."""
+    table = _table()
+    return () if table is None else table.VERBS
+
+
+def model_reader(kind: str) -> ModelReader | None:
+    """Returns what reads models named `kind:name?options`, if the table has this kind."""
+    table = _table()
+    if table is None or kind not in table.MODELS:
+        return None
+    read: ModelReader = importlib.import_module(table.MODELS[kind]).load
+    return read
+
+
+def _table() -> Any:
+    if importlib.util.find_spec(_PACKAGE) is None:
+        return None
+    return importlib.import_module(f"{_PACKAGE}.table")

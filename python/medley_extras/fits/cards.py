@@ -1,0 +1,92 @@
+"""Cards as people name them: "3090", "2x3090", "rtx 4060ti 16gb"; and the cluster that they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+
+from medley import Cluster
+from medley.cluster import kinds_meant, near_kinds, parse_cluster
+
+_COUNTED = re.compile(r"(\d+)\s*[x*]\s*(?=\D*\d)(.+)", re.IGNORECASE)
+_MOST = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Cards:
+    """So many cards of a kind of the catalogue. `note`: what the name left open."""
+
+    kind: str
+    count: int
+    note: str = ""
+
+
+def read_cards(words: Sequence[str]) -> list[Cards]:
+    """Returns the kinds that words mean, each once. Of kinds that differ in their memory only, the
+    one with the least is meant.
+
+    Raises ValueError for a word that means no kind.
+    """
+    counts: dict[str, int] = {}
+    notes: dict[str, str] = {}
+    for word in words:
+        found = _COUNTED.fullmatch(word.strip())
+        count, name = (int(found[1]), found[2]) if found else (1, word.strip())
+        if not 0 < count <= _MOST:
+            raise ValueError(f"--cards: {word}: found {count} cards, expected 1 to {_MOST}")
+        kind, note = _kind(word, name)
+        counts[kind] = counts.get(kind, 0) + count
+        notes[kind] = notes.get(kind, "") or note
+    if sum(counts.values()) > _MOST:
+        raise ValueError(f"--cards: found {sum(counts.values())}, expected {_MOST} at most")
+    return [Cards(kind, count, notes[kind]) for kind, count in counts.items()]
+
+
+def _kind(word: str, name: str) -> tuple[str, str]:
+    meant = kinds_meant(name)
+    if not meant:
+        near = near_kinds(name)
+        known = f"near: {', '.join(near)}; " if near else ""
+        raise ValueError(f"--cards: {word}: no such card ({known}`medley list devices` shows all)")
+    if len(meant) == 1:
+        return meant[0], ""
+    if len({kind.rpartition("-")[0] for kind in meant}) > 1:
+        raise ValueError(f"--cards: {word}: may be any of {', '.join(meant)}, say which")
+    first, *others = sorted(meant, key=lambda kind: int(re.findall(r"(\d+)GB", kind)[-1]))
+    return first, f"{name} is taken as {first}; write {' or '.join(others)} for the other"
+
+
+def cluster_of(cards: Sequence[Cards], link: str) -> Cluster:
+    """Returns these cards as a cluster: every two talk at `link`, a bandwidth like "16 GB/s"."""
+    return parse_cluster(cluster_text(cards, link), "--link")
+
+
+def cluster_text(cards: Sequence[Cards], link: str) -> str:
+    """Returns the file of this cluster."""
+    nodes = [
+        {"name": each.kind, "count": each.count, "device": each.kind, "devices_per_node": 1}
+        for each in cards
+    ]
+    entries = {
+        "format": "medley-cluster",
+        "version": 1,
+        "nodes": nodes,
+        "networks": [
+            {
+                "name": "link",
+                "connects": [each.kind for each in cards],
+                "bandwidth": link,
+                "latency": "20 us",
+            }
+        ],
+    }
+    return json.dumps(entries)
+
+
+def link_of(cards: Sequence[Cards]) -> str:
+    """Returns what the slowest of these cards reaches to its neighbours, by the catalogue."""
+    links = [cluster_of([each], "1 GB/s").kind(0).link for each in cards]
+    known = [link for link in links if link]
+    return f"{min(known) / 1e9:g} GB/s" if known else "8 GB/s"

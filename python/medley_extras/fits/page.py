@@ -1,0 +1,77 @@
+"""What `medley fits` prints: a table for each mode, and what to change where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medley_extras.fits.answer import Answer, Found
+
+_HEADER = ("length", "cards", "a step", "tokens/s", "at once", "needs of memory")
+
+
+def text_of(found: Found) -> str:
+    """Returns it for people."""
+    head = found.head
+    cards = ", ".join(f"{count} {kind}" for kind, count in head["cards"].items())
+    lines = [
+        f"{head['model']}, {_count(head['weights'])} weights in {head['dtype']}, on {cards}; "
+        f"{head['link']} between two cards",
+        *head["notes"],
+        f"A step is {head['rows']} rows with AdamW. Memory is counted tensor by tensor; times are "
+        "predicted from data sheets.",
+    ]
+    for mode, trained in found.trained.items():
+        answers = [answer for answer in found.answers if answer.mode == mode]
+        lines += ["", f"{mode}: {_count(trained)} weights trained"]
+        rows = [_row(answer, head["rows"]) for answer in answers]
+        if any(answer.fits for answer in answers):
+            lines += _table([row for row in rows if row])
+        # What is too long for some cards once is not said of longer ones.
+        said = set()
+        for answer in answers:
+            if answer.why and answer.cards not in said:
+                lines.append(f"{_length(answer)}{answer.cards}: does not fit: {answer.why}")
+                said.add(answer.cards)
+        if mode in found.advice:
+            changes = found.advice[mode] or ["cards with more memory, or more of them"]
+            lines += ["What would fit:", *(f"  {change}" for change in changes)]
+    return "\n".join(lines)
+
+
+def _row(answer: Answer, rows: int) -> tuple[str, ...]:
+    if not answer.fits:
+        return ()
+    tokens = (answer.length or 0) * rows / answer.step_seconds
+    memory = ", ".join(
+        f"{kind} {used / 2**30:.1f} of {there / 2**30:.1f} GiB"
+        for kind, (used, there) in answer.memory.items()
+    )
+    at_once = -(-rows // answer.microbatches)
+    return (
+        str(answer.length or "-"),
+        answer.cards,
+        f"{answer.step_seconds:.3g} s",
+        f"{tokens:,.0f}" if tokens else "-",
+        f"{at_once} row{'s' if at_once > 1 else ''}",
+        memory,
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    table = [_HEADER, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADER))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def _length(answer: Answer) -> str:
+    return "" if answer.length is None else f"{answer.length} on "
+
+
+def _count(number: int) -> str:
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:,}"

@@ -1,0 +1,152 @@
+"""What a report says: the answers of the core's commands, asked once each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medley.cli.core import ask
+from medley.files import read_text
+from medley_extras.report import trace
+from medley_extras.report.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """A device of the plan, in a stage."""
+
+    device: str
+    stage: int  # counted over all pipelines
+    name: str  # of the stage: "1", or, of several pipelines, "0/1"
+    pipeline: int
+    kind: str
+    rows: int
+    microbatches: list[int]  # rows of each
+    simulated: dict[str, Any]  # as `medley simulate --json` says
+    memory: dict[str, Any]  # as `medley memory --json` says
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """All that a report shows."""
+
+    files: dict[str, str]  # what -> path
+    plan: dict[str, Any]
+    explained: dict[str, Any]
+    simulated: dict[str, Any]
+    memory: list[dict[str, Any]]
+    predicted: Trace
+    compared: dict[str, Any] | None = None
+    measured: Trace | None = None
+
+    @functools.cached_property
+    def seats(self) -> list[Seat]:
+        """Devices by stage, in the order of the plan."""
+        simulated = {row["device"]: row for row in self.simulated["devices"]}
+        memory = {row["device"]: row for row in self.memory}
+        return [
+            Seat(
+                row["device"],
+                number,
+                self.stage_names[number],
+                self._places[number][0],
+                simulated[row["device"]]["kind"],
+                row["rows"],
+                row["microbatches"],
+                simulated[row["device"]],
+                memory[row["device"]],
+            )
+            for number, stage in enumerate(self.explained["stages"])
+            for row in stage["devices"]
+        ]
+
+    @property
+    def num_stages(self) -> int:
+        """Of all pipelines."""
+        return len(self.explained["stages"])
+
+    @property
+    def num_pipelines(self) -> int:
+        """Of the plan."""
+        return self._places[-1][0] + 1
+
+    @functools.cached_property
+    def stage_names(self) -> list[str]:
+        """Of each stage, as the core's tables name it."""
+        several = self.num_pipelines > 1
+        return [f"{p}/{s}" if several else str(s) for p, s in self._places]
+
+    def stages_of(self, pipeline: int) -> list[int]:
+        """Returns the stages of a pipeline, as counted over all."""
+        return [number for number, (p, _) in enumerate(self._places) if p == pipeline]
+
+    @functools.cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """Of each stage, its pipeline and its number there."""
+        if "pipelines" not in self.explained:
+            return [(0, number) for number in range(self.num_stages)]
+        return [
+            (pipeline["pipeline"], number)
+            for pipeline in self.explained["pipelines"]
+            for number in range(pipeline["stages"])
+        ]
+
+
+def parse_json(text: str, path: str) -> Any:
+    """Raises ValueError that names the file."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def collect(
+    plan: str,
+    graph: str,
+    cluster: str,
+    profile: str = "",
+    compare: bool = False,
+    traces: Sequence[str | os.PathLike[str]] = (),
+) -> Content:
+    """Asks the core about a plan. `traces` are those of a run."""
+    measured = trace.read(traces) if traces else None  # before what takes long
+    costs = ["--profile", profile] if profile else []
+    with tempfile.TemporaryDirectory(prefix="medley_report_") as folder:
+        path = Path(folder) / "trace.json"
+        simulated = ask(["simulate", graph, cluster, plan, *costs, "--trace", str(path)])
+        predicted = trace.parse(read_text(path), str(path))
+    entries = parse_json(read_text(plan), plan)
+    rows = str(entries["global_batch"])
+    files = {"plan": plan, "graph": graph, "cluster": cluster}
+    content = Content(
+        files | ({"profile": profile} if profile else {}),
+        entries,
+        ask(["explain", plan, "--graph", graph, "--cluster", cluster, *costs]),
+        simulated,
+        ask(["memory", graph, cluster, plan]),
+        predicted,
+        ask(["compare", graph, cluster, "--global-batch", rows, *costs]) if compare else None,
+        measured,
+    )
+    if measured is not None:
+        _check_devices(content, measured, ", ".join(str(path) for path in traces))
+    return content
+
+
+def _check_devices(content: Content, measured: Trace, file: str) -> None:
+    expected = [seat.device for seat in content.seats]
+    found = sorted({event.device for event in measured.events})
+    missing = [device for device in expected if device not in found]
+    others = [device for device in found if device not in expected]
+    if missing or others:
+        raise ValueError(
+            f"{file}: found events of {', '.join(found) or 'no device'}, expected "
+            f"{', '.join(expected)}: a run of this plan with trace=True; each process of a "
+            "run writes its own trace, give all of them"
+        )

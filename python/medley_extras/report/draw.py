@@ -1,0 +1,157 @@
+"""What the figures of a report have in common: units, colors, bars and lines, as plotly.js draws
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from medley_extras.report.trace import WAITING, Event
+
+Figure = dict[str, Any]
+
+# Of a stage: its forward calls, its backward calls.
+STAGES = [
+    ("#8ecae6", "#1d74b5"),
+    ("#ffc98b", "#d97706"),
+    ("#a8ddb5", "#2c8a4b"),
+    ("#f4a6a6", "#c23b3b"),
+    ("#cbb7e8", "#6b46b0"),
+    ("#e3c2a1", "#8a5a2b"),
+    ("#f5b5dc", "#b83289"),
+    ("#c9d17a", "#7c8517"),
+]
+ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # what is done once a step
+WAITS = "#eeeeee"
+OTHERS = "#d8cfe6"  # of that, for other pipelines
+KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # of communication
+PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
+PARTS += ["#ffc98b", "#6b46b0", "#14b8a6", "#b0b0b0"]
+MOST_BARS = 20_000
+DEVICE_HEIGHT = 46
+EDGE = {"color": "white", "width": 0.5}  # of bars beside each other
+INSIDE: Figure = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+STACK: Figure = {"barmode": "stack", "uniformtext": {"mode": "hide", "minsize": 8}}
+
+
+class Unit(NamedTuple):
+    """What figures are given in: so many of the exact ones (nanoseconds, bytes) are one."""
+
+    name: str
+    size: float
+
+
+TIMES = [Unit("s", 1e9), Unit("ms", 1e6), Unit("us", 1e3), Unit("ns", 1)]
+SIZES = [Unit("GiB", 2.0**30), Unit("MiB", 2.0**20), Unit("KiB", 2.0**10), Unit("B", 1)]
+
+
+def unit_for(largest: float, units: list[Unit]) -> Unit:
+    """Returns the unit in which the largest value is at least 1."""
+    return next((unit for unit in units if largest >= unit.size), units[-1])
+
+
+def said(value: float, units: list[Unit]) -> str:
+    """Returns a value with its unit: 1.35 ms."""
+    unit = unit_for(abs(value), units)
+    return f"{value / unit.size:.3g} {unit.name}"
+
+
+def color(stage: int, backward: bool = True) -> str:
+    """Returns the color of a stage."""
+    return STAGES[stage % len(STAGES)][backward]
+
+
+def draw_bars(x: list[float], y: list[Any], marker: Figure, text: list[str], **more: Any) -> Figure:
+    """Bars from the left."""
+    shape = {"type": "bar", "orientation": "h", "hoverinfo": "text"}
+    return {**shape, "x": x, "y": y, "marker": marker, "text": text, **more}
+
+
+def draw_line(
+    name: str,
+    points: Iterable[tuple[int, int]],
+    x: Unit,
+    y: Unit,
+    stroke: str,
+    hover: str,
+) -> Figure:
+    pairs = list(points)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [at / x.size for at, _ in pairs],
+        "y": [value / y.size for _, value in pairs],
+        "line": {"shape": "hv", "color": stroke, "width": 2},
+        "hovertemplate": hover,
+    }
+
+
+def draw_rows(
+    data: list[Figure], count: int, title: str, row_height: int = 34, **layout: Any
+) -> Figure:
+    """A figure of so many rows of bars, the first one above."""
+    return draw_figure(
+        data,
+        height=110 + row_height * count,
+        xaxis={"title": {"text": title}},
+        yaxis={"autorange": "reversed"},
+        **layout,
+    )
+
+
+def draw_figure(data: list[Figure], height: int, **layout: Any) -> Figure:
+    names = {"xaxis", "yaxis", *(name for name in layout if name.startswith("yaxis"))}
+    axes = {
+        name: {"automargin": True, "gridcolor": "#e5e5e5", **layout.pop(name, {})}
+        for name in sorted(names)
+    }
+    return {
+        "data": data,
+        "layout": {
+            "height": height,
+            "margin": {"l": 20, "r": 20, "t": 40, "b": 50},
+            "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
+            "plot_bgcolor": "white",
+            "paper_bgcolor": "white",
+            "hovermode": "closest",
+            "legend": {
+                "orientation": "h",
+                "y": 1,
+                "yanchor": "bottom",
+                "x": 0,
+                "traceorder": "normal",
+            },
+            "showlegend": len(data) > 1,
+            **axes,
+            **layout,
+        },
+    }
+
+
+def safe(text: str) -> str:
+    """Plotly reads some HTML in texts."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def mark(x: float, text: str) -> Figure:
+    """A dashed line at x with a text above the figure."""
+    line = {"dash": "dash", "color": "#555"}
+    shape = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    note = {"x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text}
+    return {"shapes": [shape], "annotations": [note]}
+
+
+def hover_text(event: Event) -> str:
+    lines = [f"<b>{safe(event.name)}</b>", safe(event.device)]
+    if event.category == WAITING:
+        lines[0] = f"waits for <b>{safe(event.name)}</b>"
+    elif event.microbatch:
+        lines[0] = f"<b>{event.category}</b> of micro-batch {event.microbatch}"
+    elif not event.computes:
+        lines.insert(1, f"{event.category}, {said(event.bytes, SIZES)} of this device")
+    lines.append(
+        f"from {said(event.start, TIMES)} to {said(event.end, TIMES)}: "
+        f"{said(event.end - event.start, TIMES)}"
+    )
+    return "<br>".join(lines)

@@ -1,0 +1,339 @@
+"""The figures of a report, as what plotly.js draws: data and layout. Numbers come from the content;
+nothing is computed here but sums and units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from medley_extras.report.collect import Content
+from medley_extras.report.draw import (
+    DEVICE_HEIGHT,
+    EDGE,
+    INSIDE,
+    KINDS,
+    MOST_BARS,
+    ONCE,
+    OTHERS,
+    PARTS,
+    SIZES,
+    STACK,
+    STAGES,
+    TIMES,
+    WAITS,
+    Figure,
+    Unit,
+    color,
+    draw_bars,
+    draw_figure,
+    draw_line,
+    draw_rows,
+    hover_text,
+    mark,
+    safe,
+    said,
+    unit_for,
+)
+from medley_extras.report.trace import WAITING, Event, Trace, merged
+
+# --- timeline -------------------------------------------------------------------------------------
+
+
+def timeline(content: Content, trace: Trace) -> Figure:
+    """One row per device: above what it computes, below what it sends and receives."""
+    step = max(trace.span, content.predicted.span)
+    unit = unit_for(step, TIMES)
+    groups: dict[str, list[tuple[float, Event]]] = {}
+    for row, seat in enumerate(content.seats):
+        events = trace.of(seat.device)
+        for event in merged(e for e in events if e.computes):
+            name = seat.name if content.num_stages > 1 else ""
+            groups.setdefault(_group(event, name), []).append((row, event))
+        for event in (e for e in events if not e.computes and e.end > e.start):
+            groups.setdefault(event.category, []).append((row + 0.36, event))
+    least = step / 4000 if sum(map(len, groups.values())) > MOST_BARS else 0
+    kinds = sorted({e.category for bars in groups.values() for _, e in bars if not e.computes})
+    data = []
+    for name in sorted(groups, key=lambda name: _order(groups[name][0][1], name)):
+        bars = [(y, event) for y, event in groups[name] if event.end - event.start >= least]
+        if bars:
+            data.append(_bars(name, bars, unit, _bar_color(content, bars[0][1], kinds)))
+    devices = [seat.device for seat in content.seats]
+    return draw_figure(
+        data,
+        height=110 + DEVICE_HEIGHT * len(devices),
+        barmode="overlay",
+        uniformtext={"mode": "hide", "minsize": 8},
+        shapes=_between_pipelines(content),
+        xaxis={
+            "title": {"text": f"time in the step [{unit.name}]"},
+            "range": [0, step / unit.size],
+        },
+        yaxis={
+            "tickvals": list(range(len(devices))),
+            "ticktext": _device_labels(content),
+            "range": [len(devices) - 0.4, -0.5],
+            "zeroline": False,
+            "showgrid": False,
+        },
+    )
+
+
+def _group(event: Event, stage: str) -> str:
+    if event.category in ("forward", "backward") and stage:
+        return f"stage {stage} {event.category}"
+    return "waits" if event.category == WAITING else event.category
+
+
+def _between_pipelines(content: Content) -> list[Figure]:
+    """Lines between the devices of one pipeline and those of the next."""
+    line = {"color": "#555", "width": 1}
+    pairs = zip(content.seats, content.seats[1:], strict=False)
+    return [
+        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+        for y, (above, below) in ((row + 0.55, pair) for row, pair in enumerate(pairs))
+        if above.pipeline != below.pipeline
+    ]
+
+
+def _order(event: Event, name: str) -> tuple[int, str]:
+    if not event.computes:
+        return 4, name
+    place = {"forward": 0, "backward": 0, WAITING: 3}.get(event.category, 1)
+    return place, name.replace("forward", "a")  # before backward
+
+
+def _bar_color(content: Content, event: Event, kinds: list[str]) -> str:
+    if not event.computes:
+        return KINDS[kinds.index(event.category) % len(KINDS)]
+    if event.category in ("forward", "backward"):
+        stage = next(seat.stage for seat in content.seats if seat.device == event.device)
+        return color(stage, event.category == "backward")
+    return WAITS if event.category == WAITING else ONCE.get(event.category, "#9a9a9a")
+
+
+def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> Figure:
+    computes = bars[0][1].computes
+    return draw_bars(
+        [(event.end - event.start) / unit.size for _, event in bars],
+        [y for y, _ in bars],
+        {"color": fill, "line": EDGE},
+        [event.microbatch for _, event in bars],
+        name=name,
+        base=[event.start / unit.size for _, event in bars],
+        width=0.5 if computes else 0.18,
+        hovertext=[hover_text(event) for _, event in bars],
+        customdata=[event.device for _, event in bars],
+        **INSIDE,
+    )
+
+
+# --- over time ------------------------------------------------------------------------------------
+
+
+def memory_over_time(content: Content) -> Figure:
+    """Bytes alive, a line per device."""
+    time = unit_for(content.predicted.span, TIMES)
+    size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
+    data = []
+    for number, seat in enumerate(content.seats):
+        points = list(content.predicted.memory[seat.device])
+        points.append((content.predicted.span, points[-1][1]))
+        line = draw_line(
+            seat.device,
+            points,
+            time,
+            size,
+            color(seat.stage if content.num_stages > 1 else number),
+            f"{safe(seat.device)}: %{{y:.4g}} {size.name} from %{{x:.4g}} {time.name}"
+            "<extra></extra>",
+        )
+        line["line"]["dash"] = ["solid", "dash", "dot", "dashdot"][_place(content, number) % 4]
+        data.append(line)
+    return draw_figure(
+        data,
+        height=320,
+        xaxis={"title": {"text": f"time in the step [{time.name}]"}},
+        yaxis={"title": {"text": f"memory [{size.name}]"}, "rangemode": "tozero"},
+    )
+
+
+def _place(content: Content, number: int) -> int:
+    """Of a device in its stage, so that lines of one color differ."""
+    if content.num_stages == 1:
+        return number // len(STAGES)
+    stage = content.seats[number].stage
+    return sum(seat.stage == stage for seat in content.seats[:number])
+
+
+# --- by device ------------------------------------------------------------------------------------
+
+
+def memory_at_peak(content: Content) -> Figure:
+    """What the memory of each device is full of when most is alive."""
+    size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
+    suffix = "_bytes"
+    parts = [
+        key.removesuffix(suffix)
+        for key in content.memory[0]
+        if key.endswith(suffix)
+        and key not in ("peak_bytes", "available_bytes")
+        and "per_microbatch" not in key
+    ]
+    data = []
+    for number, part in enumerate(parts):
+        values = [seat.memory[part + suffix] for seat in content.seats]
+        if any(values):
+            fill = PARTS[number % len(PARTS)]
+            data.append(_stacked(content, part, values, size, fill, SIZES))
+    return draw_rows(data, len(content.seats), f"memory at the peak [{size.name}]", **STACK)
+
+
+def shares(content: Content) -> Figure:
+    """Rows that each device computes, by micro-batch."""
+    data = []
+    for number in range(max(len(seat.microbatches) for seat in content.seats)):
+        bar = _stacked(
+            content,
+            f"micro-batch {number}",
+            [sum(seat.microbatches[number : number + 1]) for seat in content.seats],
+            Unit("rows", 1),
+            "",
+            [Unit("rows", 1)],
+        )
+        bar["marker"]["color"] = [color(seat.stage, number % 2 == 0) for seat in content.seats]
+        data.append(bar)
+    return draw_rows(data, len(content.seats), "rows of a step", showlegend=False, **STACK)
+
+
+def times(content: Content) -> Figure:
+    """What each device does with the time of a step, predicted and measured."""
+    sides = [("predicted", content.predicted)]
+    if content.measured is not None:
+        sides.append(("measured", content.measured))
+    unit = unit_for(max(trace.span for _, trace in sides), TIMES)
+    seats = content.seats
+    devices = [seat.device for seat in seats for _ in sides]
+    labels: Any = [seat.device for seat in seats]
+    if len(sides) > 1:
+        labels = [devices, [name for _ in seats for name, _ in sides]]
+    parts: list[tuple[str, str, Callable[[Event], bool]]] = [
+        ("forward", STAGES[0][0], lambda event: event.category == "forward"),
+        ("backward", STAGES[0][1], lambda event: event.category == "backward"),
+        (
+            "update and prologue",
+            ONCE["update"],
+            lambda event: event.category not in ("forward", "backward"),
+        ),
+    ]
+    busy = [[e for e in trace.of(s.device) if e.works] for s in seats for _, trace in sides]
+    sums = {
+        name: [sum(e.end - e.start for e in events if wanted(e)) for events in busy]
+        for name, _, wanted in parts
+    }
+    spans = [trace.span for _ in seats for _, trace in sides]
+    if content.num_pipelines > 1:
+        sums["waits for other pipelines"] = [
+            seat.simulated["waits_for_pipelines_nanoseconds"] if name == "predicted" else 0
+            for seat in seats
+            for name, _ in sides
+        ]
+        parts.append(("waits for other pipelines", OTHERS, lambda event: False))
+    sums["waits (bubble)"] = [
+        span - sum(values[row] for values in sums.values()) for row, span in enumerate(spans)
+    ]
+    data = [
+        draw_bars(
+            [value / unit.size for value in sums[name]],
+            labels,
+            {"color": fill},
+            [f"{value / span:.0%}" for value, span in zip(sums[name], spans, strict=True)],
+            name=name,
+            hovertext=[
+                f"{safe(device)}: {name} {said(value, TIMES)}, {value / span:.1%} of the step"
+                for device, value, span in zip(devices, sums[name], spans, strict=True)
+            ],
+            customdata=devices,
+            **INSIDE,
+        )
+        for name, fill in [*((name, fill) for name, fill, _ in parts), ("waits (bubble)", WAITS)]
+        if any(sums[name])
+    ]
+    return draw_rows(data, len(devices), f"time in a step [{unit.name}]", **STACK)
+
+
+def _stacked(
+    content: Content, name: str, values: list[int], unit: Unit, fill: str, units: list[Unit]
+) -> Figure:
+    devices = [seat.device for seat in content.seats]
+    return draw_bars(
+        [value / unit.size for value in values],
+        devices,
+        {"color": fill, "line": EDGE},
+        [said(value, units) if value else "" for value in values],
+        name=name,
+        hovertext=[
+            f"{safe(device)}: {name} {said(value, units)}"
+            for device, value in zip(devices, values, strict=True)
+        ],
+        **INSIDE,
+    )
+
+
+# --- links and strategies -------------------------------------------------------------------------
+
+
+def traffic(content: Content) -> Figure:
+    """Bytes of a step on each link."""
+    links = content.simulated["links"]
+    step = content.simulated["step_nanoseconds"] * 1e-9
+    unit = unit_for(max((link["bytes"] for link in links), default=0), SIZES)
+    bar = draw_bars(
+        [link["bytes"] / unit.size for link in links],
+        [link["link"] for link in links],
+        {"color": KINDS[0]},
+        [f"{link['busy_seconds'] / step:.1%} busy" for link in links],
+        textposition="auto",
+        hovertext=[
+            f"{safe(link['link'])}: {said(link['bytes'], SIZES)}, busy "
+            f"{said(link['busy_seconds'] * 1e9, TIMES)} of the step"
+            for link in links
+        ],
+    )
+    return draw_rows([bar], len(links), f"traffic in a step [{unit.name}]", row_height=26)
+
+
+def strategies(content: Content) -> Figure:
+    """Steps of this plan and of what each strategy finds."""
+    assert content.compared is not None
+    rows = [row for row in content.compared["strategies"] if "infeasible" not in row]
+    names = ["this plan", *(row["strategy"] for row in rows)]
+    steps = [content.simulated["step_nanoseconds"], *(row["step_ns"] for row in rows)]
+    best, unit = min(steps), unit_for(max(steps), TIMES)
+    bar = draw_bars(
+        [step / unit.size for step in steps],
+        names,
+        {"color": ["#1d74b5", *("#b8c4ce" for _ in rows)]},
+        [f"{said(step, TIMES)}, {step / best:.2f}x the best" for step in steps],
+        textposition="outside",
+        cliponaxis=False,
+    )
+    figure = draw_rows([bar], len(names), f"predicted step [{unit.name}]")
+    # Room for the texts behind the bars, so that the bound does not strike through them.
+    figure["layout"]["xaxis"]["range"] = [0, 1.35 * max(steps) / unit.size]
+    bound = content.compared["lower_bound_ns"] / unit.size
+    if bound > 0:
+        figure["layout"] |= mark(bound, "lower bound of the search")
+    return figure
+
+
+# --- all ------------------------------------------------------------------------------------------
+
+
+def _device_labels(content: Content) -> list[str]:
+    return [
+        f"{safe(seat.device)}<br><span style='color:#777'>"
+        + (f"stage {seat.name}, " if content.num_stages > 1 else "")
+        + f"{safe(seat.kind)}</span>"
+        for seat in content.seats
+    ]

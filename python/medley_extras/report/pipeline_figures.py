@@ -1,0 +1,170 @@
+"""The figures of a report about pipelines: which layers and devices each has, what is in flight in
+it, and when they sum gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from medley_extras.report.collect import Content
+from medley_extras.report.draw import (
+    EDGE,
+    INSIDE,
+    KINDS,
+    SIZES,
+    TIMES,
+    Figure,
+    Unit,
+    color,
+    draw_bars,
+    draw_figure,
+    draw_line,
+    draw_rows,
+    hover_text,
+    mark,
+    safe,
+    said,
+    unit_for,
+)
+from medley_extras.report.trace import in_flight, merged
+
+
+def pipelines(content: Content) -> Figure:
+    """Which layers each stage has, a row per pipeline."""
+    data = []
+    for stage, name in enumerate(content.stage_names):
+        first, _, last = content.explained["stages"][stage]["layers"].partition("-")
+        begin, end = int(first), int(last or first) + 1
+        seats = [seat for seat in content.seats if seat.stage == stage]
+        kinds = ", ".join(
+            f"{sum(seat.kind == kind for seat in seats)} {kind}"
+            for kind in sorted({seat.kind for seat in seats})
+        )
+        bar = draw_bars(
+            [end - begin],
+            [_pipeline_label(content, seats[0].pipeline)],
+            {"color": color(stage, backward=False), "line": {"color": color(stage), "width": 1}},
+            [f"{name}: {safe(kinds)}"],
+            name=f"stage {name}",
+            base=[begin],
+            hovertext=[
+                f"stage {name}, layers {begin}-{end - 1}<br>"
+                + "<br>".join(safe(seat.device) for seat in seats)
+            ],
+            **INSIDE,
+        )
+        data.append(bar)
+    figure = draw_rows(data, content.num_pipelines, "layers", row_height=56, barmode="overlay")
+    figure["layout"]["showlegend"] = False
+    return figure
+
+
+def _pipeline_label(content: Content, pipeline: int) -> str:
+    row = content.explained["pipelines"][pipeline]
+    last = row["first_row"] + row["rows"] - 1
+    return f"pipeline {pipeline}<br><span style='color:#777'>rows {row['first_row']}-{last}</span>"
+
+
+def relays(content: Content) -> Figure:
+    """The end of the step: until when each stage goes backward, and meanwhile the relays."""
+    found = content.simulated["relays"]
+    span = content.predicted.span
+    unit = unit_for(span, TIMES)
+    backward = []
+    for stage in range(content.num_stages):
+        first = next(seat for seat in content.seats if seat.stage == stage)
+        events = merged(e for e in content.predicted.of(first.device) if e.category == "backward")
+        backward.append(events)
+    done = max((event.end for events in backward for event in events), default=0)
+    begin = min((relay["begins_nanoseconds"] for relay in found), default=0)
+    begin = max(0, begin - (span - begin) // 3)
+    data = [
+        draw_bars(
+            [(event.end - event.start) / unit.size for event in events],
+            [f"stage {content.stage_names[stage]} backward"] * len(events),
+            {"color": color(stage), "line": EDGE},
+            [event.microbatch for event in events],
+            name=f"stage {content.stage_names[stage]} backward",
+            base=[event.start / unit.size for event in events],
+            hovertext=[hover_text(event) for event in events],
+            **INSIDE,
+        )
+        for stage, events in enumerate(backward)
+    ]
+    data.append(_relay_bars(found, unit))
+    lines = list(dict.fromkeys(y for bars in data for y in bars["y"]))
+    figure = draw_rows(data, len(lines), f"time in the step [{unit.name}]", barmode="overlay")
+    figure["layout"]["showlegend"] = False
+    figure["layout"]["xaxis"]["range"] = [begin / unit.size, span / unit.size]
+    figure["layout"] |= mark(done / unit.size, "last backward ends")
+    return figure
+
+
+def _relay_bars(found: list[dict[str, Any]], unit: Unit) -> Figure:
+    """Those of the same stages in one row."""
+    return draw_bars(
+        [(r["ends_nanoseconds"] - r["begins_nanoseconds"]) / unit.size for r in found],
+        ["relay " + " + ".join(relay["stages"]) for relay in found],
+        {"color": KINDS[0], "line": EDGE},
+        ["" for _ in found],
+        name="relays",
+        base=[relay["begins_nanoseconds"] / unit.size for relay in found],
+        hovertext=[_relay_hover(relay) for relay in found],
+    )
+
+
+def _relay_hover(relay: dict[str, Any]) -> str:
+    takes = relay["ends_nanoseconds"] - relay["begins_nanoseconds"]
+    hidden = relay["hidden_nanoseconds"] / takes if takes else 1
+    behind = ", ".join(relay["behind"])
+    return (
+        f"<b>{safe(relay['relay'])}</b><br>{relay['parameters']} parameters, "
+        f"{said(relay['bytes'], SIZES)} over {safe(relay['link'])}<br>"
+        f"{said(takes, TIMES)}, {hidden:.0%} of it hidden"
+        + (f" behind backward of {behind}" if behind else "")
+    )
+
+
+def in_flight_over_time(content: Content) -> Figure:
+    """Micro-batches in flight, a line per stage, and above each other the pipelines."""
+    unit = unit_for(content.predicted.span, TIMES)
+    data = []
+    for stage, name in enumerate(content.stage_names):
+        first = next(seat for seat in content.seats if seat.stage == stage)
+        points = in_flight(content.predicted.of(first.device))
+        points.append((content.predicted.span, points[-1][1]))
+        most = max(count for _, count in points)
+        line = draw_line(
+            f"stage {name}: at most {most}",
+            points,
+            unit,
+            Unit("", 1),
+            color(stage),
+            f"stage {name}: %{{y}} in flight from %{{x:.4g}} {unit.name}<extra></extra>",
+        )
+        data.append({**line, "yaxis": f"y{first.pipeline + 1}"})
+    count = content.num_pipelines
+    axes = {
+        _axis("yaxis", pipeline): {
+            "title": {"text": f"pipeline {pipeline}" if count > 1 else "micro-batches"},
+            "domain": [1 - (pipeline + 0.85) / count, 1 - pipeline / count],
+            "rangemode": "tozero",
+            "dtick": _tick(content, pipeline),
+        }
+        for pipeline in range(count)
+    }
+    return draw_figure(
+        data,
+        height=120 + 120 * count,
+        xaxis={"title": {"text": f"time in the step [{unit.name}]"}},
+        **axes,
+    )
+
+
+def _axis(name: str, number: int) -> str:
+    return name if number == 0 else f"{name}{number + 1}"
+
+
+def _tick(content: Content, pipeline: int) -> int:
+    """At most about eight lines."""
+    most = max(len(s.microbatches) for s in content.seats if s.pipeline == pipeline)
+    return max(1, most // 8)

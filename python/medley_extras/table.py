@@ -1,0 +1,56 @@
+"""The rows that these packages add to the command line: verbs, and kinds of models by name."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from medley.cli.verb import Verb
+
+
+def _verb(name: str, help: str, example: str, **more: bool) -> Verb:
+    """Returns the verb of the package that has its name, which is imported when it is used: its
+    functions are prepare(parser) and command(arguments)."""
+    package = f"medley_extras.{name}"
+
+    def prepare(parser: argparse.ArgumentParser) -> None:
+        importlib.import_module(package).prepare(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        return int(importlib.import_module(package).command(arguments))
+
+    return Verb(name, help, example, prepare, run, **more)
+
+
+VERBS = [
+    _verb(
+        "train",
+        "Train a model by name on a folder of text or images",
+        "medley train medley_extras.models:gpt --data books --cluster cluster.yaml --epochs 3",
+        is_of_a_job=True,
+    ),
+    _verb(
+        "report",
+        "Write what a plan does and will cost as one HTML file with figures",
+        "medley report plan.json --graph g.graph --cluster cluster.yaml --compare -o report.html",
+    ),
+    _verb(
+        "fits",
+        "Say which ways to train a model fit on which cards, without any",
+        "medley fits hf:config.json --cards 3090 4060Ti-16GB --mode lora",
+        ends_at_once=True,
+    ),
+    _verb(
+        "doctor",
+        "Say what is installed and found here, what would fail, and the fix",
+        "medley doctor",
+    ),
+    _verb(
+        "demo",
+        "Train a small GPT on four unequal, emulated devices",
+        "medley demo",
+    ),
+]
+
+# The module whose load(name, options, batch) reads the models of a kind, "hf:gpt2".
+MODELS = {"hf": "medley_extras.models.hf"}
