@@ -1,4 +1,5 @@
-"""Writes docs/api.md, the reference of what `import medley` gives, from signatures and docstrings.
+"""Writes docs/api.md, the reference of `import medley` and of modules for packages above it, from
+signatures and docstrings.
 
 Of a dataclass also the fields, each with the comment beside it. Fails if anything public has no
 docstring. --check fails if the page is not what would be written.
@@ -6,6 +7,7 @@ docstring. --check fails if the page is not what would be written.
 
 import argparse
 import dataclasses
+import importlib
 import inspect
 import re
 import sys
@@ -61,6 +63,75 @@ CHAPTERS = {
         "scheduled",
     ],
 }
+# Of modules, for packages above: by the name under which they are imported.
+MODULES = {
+    "Clusters, files, models by name": [
+        "medley.cluster.load_cluster",
+        "medley.cluster.parse_cluster",
+        "medley.cluster.one_device",
+        "medley.cluster.kinds_meant",
+        "medley.cluster.near_kinds",
+        "medley.files.read_text",
+        "medley.files.write_atomically",
+        "medley.files.make_folder",
+        "medley.files.require_writable",
+        "medley.checkpoint.has_checkpoint",
+        "medley.capture.model_name.load",
+        "medley.adapters.with_lora",
+        "medley.quantized.with_4bit",
+    ],
+    "The command line": [
+        "medley.cli.verb.Verb",
+        "medley.cli.verb.progress",
+        "medley.cli.core.ask",
+        "medley.cli.core.command_of_core",
+        "medley.cli.core.simplified_graph",
+    ],
+    "Capture without values": [
+        "medley.capture.capture_full",
+        "medley.capture.Capture",
+        "medley.capture.CaptureError",
+        "medley.capture.weightless.load",
+        "medley.capture.weightless.shaped",
+        "medley.capture.batch.read_batch",
+        "medley.capture.batch.Batch",
+        "medley.custom_ops.experts",
+        "medley.custom_ops.whole_attention",
+        "medley.custom_ops.whole_attention_backward",
+    ],
+    "Runs of several processes": [
+        "medley.fit.fit",
+        "medley.fit.Settings",
+        "medley.fit.Fitted",
+        "medley.fit.expect_no_checkpoint",
+        "medley.run.exchange.from_first",
+        "medley.run.exchange.values",
+        "medley.run.job.current",
+        "medley.run.job.Job",
+        "medley.run.job.joins_later",
+        "medley.run.job.launched_plan",
+        "medley.run.job.device_name",
+        "medley.run.job.emulated",
+        "medley.run.job.master",
+        "medley.run.job.interface",
+        "medley.run.job.interface_towards",
+        "medley.run.job.addresses",
+        "medley.run.launch.serve_store",
+        "medley.run.threads.can_start",
+    ],
+    "Devices here": [
+        "medley.run.accelerators.find",
+        "medley.run.accelerators.Found",
+        "medley.run.accelerators.no_kernels",
+        "medley.profiling.probe.measure_device",
+        "medley.profiling.probe.median_seconds",
+    ],
+}
+BELOW = """# Modules
+
+These are for packages above Medley, such as those of `python/medley_extras`, which import nothing
+else of it (`scripts/check_python.py`): `from medley.cluster import load_cluster`.
+"""
 HEAD = """# API reference
 
 What `import medley` gives. Written from the docstrings by `scripts/api_reference.py`; a test keeps
@@ -87,7 +158,9 @@ def signature(name: str, what: Any) -> str:
             arguments.append("*")
         default = "" if each.default is each.empty else f" = {each.default!r}"
         if each.name != "self":
-            arguments.append(f"{each.name}: {each.annotation}{default}")
+            type_ = getattr(each.annotation, "__forward_arg__", each.annotation)
+            stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+            arguments.append(f"{stars}{each.name}: {type_}{default}")
     returns = "" if inspect.isclass(what) else f" -> {shown.return_annotation}"
     line = f"{name}({', '.join(arguments)}){returns}"
     if len(line) <= WIDTH:
@@ -176,7 +249,9 @@ def member(owner: str, name: str, what: Any) -> list[str]:
 
 
 def entry(name: str, what: Any) -> list[str]:
-    short = is_native(what) or (inspect.isclass(what) and described(what))
+    short = is_native(what) or (
+        inspect.isclass(what) and (described(what) or issubclass(what, Exception))
+    )
     call = [] if short else code(signature(name, what))
     lines = [f"### {name}", "", *call, docstring(name, what), ""]
     if inspect.isclass(what):
@@ -203,6 +278,12 @@ def page(package: ModuleType) -> str:
         lines += [f"## {chapter}", ""]
         for name in names:
             lines += entry(name, named(package, name))
+    lines.append(BELOW)
+    for chapter, names in MODULES.items():
+        lines += [f"## {chapter}", ""]
+        for name in names:
+            module, _, last = name.rpartition(".")
+            lines += entry(name, getattr(importlib.import_module(module), last))
     return "\n".join(lines).rstrip() + "\n"
 
 

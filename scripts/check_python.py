@@ -1,8 +1,9 @@
 """Fail if Python touches a private member of another class or module, imports in a circle, or has a
-class of too many methods.
+class of too many methods; if Medley imports a package above its public API, or such a package takes
+a name of Medley that docs/api.md does not document.
 
 A name with one underscore belongs to the class that defines it, or to the file. Imports inside
-functions count; those for types alone do not.
+functions count. Those for types alone count only between Medley and the packages above it.
 """
 
 import ast
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "python" / "medley"
+HOUSE, EXTRAS = "medley", "medley_extras"
+# The one file that has the name of the packages above: it looks up what they add, by name.
+LOOKS_UP = "python/medley/extras.py"
 MOST_METHODS = 30
 # Members of PyTorch with names that ours have, too.
 FOREIGN = re.compile(
@@ -93,18 +96,88 @@ def extend(reach: dict[str, set[str]], module: str) -> bool:
     return len(reach[module]) > before
 
 
+def documented() -> set[str]:
+    """Returns the public names: "medley.plan", "medley.cluster.load_cluster"."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    names = re.findall(r"^### (\S+)$", page, re.M)
+    return {name if name.startswith(f"{HOUSE}.") else f"{HOUSE}.{name}" for name in names}
+
+
+def taken(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yields the lines at which a file names something of Medley, and the full names."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                if each.name.split(".")[0] == HOUSE:
+                    aliases[each.asname or HOUSE] = each.name if each.asname else HOUSE
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == HOUSE:
+            for each in node.names:
+                name = f"{node.module}.{each.name}"
+                aliases[each.asname or each.name] = name
+                yield node.lineno, name
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    inner = {id(node.value) for node in attributes}  # a in a.b: the whole name counts
+    for node in attributes:
+        if id(node) not in inner:
+            first, *rest = ast.unparse(node).split(".")
+            if first in aliases and all(part.isidentifier() for part in rest):
+                yield node.lineno, ".".join([aliases[first], *rest])
+
+
+def is_public(name: str, public: set[str]) -> bool:
+    """Whether this is a public name, a member of one, or a module on the way to one."""
+    if any(map(is_private, name.split("."))):
+        return False
+    of_one = any(f"{name}.".startswith(f"{each}.") for each in public)
+    on_the_way = any(each.startswith(f"{name}.") for each in public)
+    return of_one or on_the_way or name.rpartition(".")[2].startswith("__")
+
+
+def above(where: str, tree: ast.AST, public: set[str], of_house: set[str]) -> Iterator[str]:
+    """Yields the errors of a file above Medley. `of_house`: private names that only Medley has."""
+    for line, name in taken(tree):
+        if not is_public(name, public):
+            yield f"{where}:{line}: {name}: not in docs/api.md, which has all public names"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_own(node) and node.attr in of_house:
+            yield f"{where}:{node.lineno}: {ast.unparse(node)}: a private member of Medley"
+
+
+def below(where: str, tree: ast.AST) -> Iterator[str]:
+    """Yields the errors of a file of Medley that has the name of the packages above."""
+    for node in ast.walk(tree):
+        names = [getattr(node, "module", None), getattr(node, "value", None)]
+        names += [each.name for each in getattr(node, "names", []) if isinstance(each, ast.alias)]
+        if any(isinstance(each, str) and re.match(rf"{EXTRAS}\b", each) for each in names):
+            yield f"{where}:{node.lineno}: {EXTRAS}: Medley may not know the packages above it"
+
+
 def main() -> int:
-    files = {file: ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
-    names = {f: ".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts) for f in files}
+    folders = [ROOT / "python" / HOUSE, ROOT / "python" / EXTRAS]
+    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    files = {path: ast.parse(path.read_text()) for path in paths}
+    names = {f: ".".join(f.relative_to(ROOT / "python").with_suffix("").parts) for f in files}
     names = {file: name.removesuffix(".__init__") for file, name in names.items()}
     classes = [c for tree in files.values() for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
     known = set().union(*map(defined, classes), *map(defined, files.values()))
+    own = {f: set().union(*map(defined, [t, *ast.walk(t)])) for f, t in files.items()}
+    is_above = {file: EXTRAS in file.relative_to(ROOT).parts for file in files}
+    of_extras = set().union(*(own[file] for file in files if is_above[file]))
+    of_house = set().union(*(own[file] for file in files if not is_above[file])) - of_extras
+    public = documented() if any(is_above.values()) else set()
     errors = []
     for file, tree in files.items():
-        where = file.relative_to(ROOT)
-        for node in touched(tree, known):
-            if not FOREIGN.fullmatch(text := ast.unparse(node)):
-                errors.append(f"{where}:{node.lineno}: {text}: a private member of another class")
+        where = str(file.relative_to(ROOT))
+        if is_above[file]:
+            errors += above(where, tree, public, of_house)
+        elif where != LOOKS_UP:
+            errors += below(where, tree)
+        errors += [
+            f"{where}:{node.lineno}: {text}: a private member of another class"
+            for node in touched(tree, known)
+            if not FOREIGN.fullmatch(text := ast.unparse(node))
+        ]
         for each in ast.walk(tree):
             if isinstance(each, ast.ClassDef):
                 count = sum(isinstance(node, ast.FunctionDef) for node in each.body)
@@ -115,8 +188,7 @@ def main() -> int:
                     )
     modules = set(names.values())
     uses = {names[f]: set(imported(tree, modules)) - {names[f]} for f, tree in files.items()}
-    for group in circles(uses):
-        errors.append(f"import circle: {', '.join(group)}")
+    errors += [f"import circle: {', '.join(group)}" for group in circles(uses)]
     for error in errors:
         print(error)
     return int(bool(errors))
