@@ -51,7 +51,7 @@ ROWS, LENGTH, SEED = 144, 64, 1
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one run has shown."""
+    """The result of one run."""
 
     name: str
     step_seconds: float

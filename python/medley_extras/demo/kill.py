@@ -1,9 +1,9 @@
-"""What `medley demo` shows last: three processes train, one is killed, the others go on.
+"""The last part of `medley demo`: three processes train, one is killed, the others go on.
 
     kill.py FOLDER STEP
 
-is what the processes run: FOLDER has model.graph, cluster.yaml and plan.json, the process of the
-last device of the plan kills itself before STEP, and that of the first writes losses.json.
+is the program of each process: FOLDER has model.graph, cluster.yaml and plan.json. The process of
+the last device of the plan kills itself before STEP; that of the first device writes losses.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclasses.dataclass(frozen=True)
 class Survival:
-    """What a kill has done to a run."""
+    """The effect of a kill on a run."""
 
     lost: str
     step: int  # the last one that was done before

@@ -1,4 +1,4 @@
-"""What each card computes, how fast, and what it is connected by."""
+"""Checks of each card: its kernels, clocks, speed and buses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
 
 _NEAR = 0.15  # figures that differ by less from the catalogue's are as expected
 _LOAD_SECONDS = 5.0
-# Of clocks_event_reasons.active: what slows a card that is not meant to be slowed.
+# Bits of clocks_event_reasons.active: causes that slow a card against its settings.
 _SLOWED = {0x8: "hardware", 0x20: "temperature", 0x40: "temperature", 0x80: "power brake"}
 _POWER_CAP = 0x4
 _RATES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -303,7 +303,7 @@ def _peers(first: torch.device, second: torch.device) -> Finding:
 
 
 def overlap(devices: Sequence[torch.device]) -> list[Finding]:
-    """How much slower products are while the copies of another stream run."""
+    """Returns how much slower products are while another stream copies."""
     return [_overlap(device) for device in devices]
 
 

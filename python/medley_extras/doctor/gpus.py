@@ -14,7 +14,7 @@ from medley_extras.doctor.finding import FAILURE, UNTRIED, Check, Finding, exami
 if TYPE_CHECKING:
     import torch
 
-# What is said while it runs; the file of this room; the function.
+# The words shown while it runs; the file of this package; the function.
 # These measure, so each has the machine for itself.
 ALONE = [
     ("kernels", "cards", "kernels"),

@@ -1,4 +1,4 @@
-"""What is installed and found on this machine."""
+"""Checks of the packages, interfaces and limits of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cards of this machine do together, in a process each (ranks.py)."""
+"""Checks of the cards of this machine together, in a process each (ranks.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a captured model computes on each card, and whether its launches can be recorded."""
+"""Checks of captured programs on each card: their results, and recorded launches."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _opposite(here: Here) -> dict[str, Any]:
 
 
 def _overlap(here: Here) -> dict[str, Any]:
-    """How much longer products take beside an all-reduce."""
+    """Returns how much longer products take beside an all-reduce."""
     import torch
     import torch.distributed as dist
 

@@ -34,7 +34,7 @@ Plans = dict[str, Future[tuple[dict[str, Any] | None, str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a step of some rows comes to on some cards. `why`: what is lacking."""
+    """The plan of a step on some cards; `why` says why there is none."""
 
     mode: str
     length: int | None  # in tokens; None: the model takes none
@@ -317,7 +317,7 @@ def look(
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         asked: list[tuple[str, Known, Question, Callable[[], list[Answer]]]] = []
-        # What a mode is planned for is planned while the next one is traced.
+        # Plans of one mode are made while the next mode is traced.
         for mode in modes:
             with say("reading the model"):
                 model = Known(path, "" if mode == "full" else lora, mode == "qlora", folder)

@@ -25,8 +25,8 @@ class Beside:
         there.close()
 
     def text(self) -> str | None:
-        """Returns what the work did; None where it failed or did not end: who does it once more in
-        this process learns why."""
+        """Returns what the work did; None where it failed or did not end. The same work in this
+        process then raises the reason."""
         try:
             return str(self._answer.recv()) if self._answer.poll(_LONGEST) else None
         except EOFError:

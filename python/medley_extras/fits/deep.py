@@ -64,7 +64,7 @@ class Deep:
 
     @property
     def traces(self) -> Traces | None:
-        """What texts were made of so far, if not of traces of all layers."""
+        """The traces that texts were made of so far; None if those had all layers."""
         return self._traces if self._is_even else None
 
     def captured(self, length: int | None) -> str:
@@ -126,7 +126,7 @@ class Deep:
         return self._capture(config, _LENGTHS[times - 2], assigned)
 
     def _unit(self) -> int:
-        """How many layers repeat together: lists of the config have an entry for each."""
+        """Returns how many layers repeat together: lists of the config have an entry for each."""
         unit = 1
         while any(values != values[:unit] * (self.layers // unit) for values in self._lists()):
             unit += 1

@@ -1,4 +1,4 @@
-"""What was found of a model, kept among the user's files: to ask again, for other cards or lengths,
+"""Traces of models, kept among the user's files: another question, for other cards or lengths,
 needs no trace and no PyTorch."""
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Known:
 
 
 def folder() -> Path | None:
-    """Returns where models are kept: $XDG_CACHE_HOME/medley/fits, or below ~/.cache; None for who
-    has no home."""
+    """Returns where models are kept: $XDG_CACHE_HOME/medley/fits, or below ~/.cache; None where
+    there is no home folder."""
     with contextlib.suppress(RuntimeError):
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         return Path(base, "medley", "fits")

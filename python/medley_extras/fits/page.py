@@ -1,4 +1,4 @@
-"""What `medley fits` prints: a table for each mode, and what to change where nothing fits."""
+"""The output of `medley fits`: a table for each mode, and advice where nothing fits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text_of(found: Found) -> str:
         rows = [_row(answer, head["rows"]) for answer in answers]
         if any(answer.fits for answer in answers):
             lines += _table([row for row in rows if row])
-        # What is too long for some cards once is not said of longer ones.
+        # Longer lengths do not repeat that a shorter one is too long for some cards.
         said = set()
         for answer in answers:
             if answer.why and answer.cards not in said:

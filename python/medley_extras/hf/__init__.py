@@ -42,8 +42,8 @@ from medley.checkpoint import has_checkpoint
 from medley.cluster import load_cluster
 from medley.optimizer import Optimizer
 
-# What is read of `TrainingArguments`. All others have to be as they are by default, or are of no
-# consequence here.
+# The fields of `TrainingArguments` that are read. All others have to have their default, or have no
+# effect here.
 READ = (
     "output_dir",
     "per_device_train_batch_size",
@@ -79,7 +79,7 @@ READ = (
     "remove_unused_columns",
     "resume_from_checkpoint",
 )
-# How it is computed is the plan's, how rows are read the loader's, and a word is a word.
+# The plan decides how steps are computed, and the loader how rows are read.
 OF_NO_CONSEQUENCE = (
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
@@ -496,7 +496,7 @@ def inner(model: nn.Module) -> nn.Module:
 
 
 class Columns:
-    """Of the rows of a data set what the model is called with."""
+    """A data set whose rows have only the arguments of the model."""
 
     def __init__(self, dataset: Any, names: frozenset[str]) -> None:
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""What a report says: the answers of the core's commands, asked once each."""
+"""The content of a report: answers of the core's commands, each asked once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of a report have in common: units, colors, bars and lines, as plotly.js draws
+"""The common parts of the figures of a report: units, colors, bars and lines, as plotly.js draws
 them."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from medley_extras.report.trace import WAITING, Event
 
 Figure = dict[str, Any]
 
-# Of a stage: its forward calls, its backward calls.
+# Colors of a stage: of its forward calls, of its backward calls.
 STAGES = [
     ("#8ecae6", "#1d74b5"),
     ("#ffc98b", "#d97706"),
@@ -35,7 +35,7 @@ STACK: Figure = {"barmode": "stack", "uniformtext": {"mode": "hide", "minsize": 
 
 
 class Unit(NamedTuple):
-    """What figures are given in: so many of the exact ones (nanoseconds, bytes) are one."""
+    """A unit of figures, and how many exact ones (nanoseconds, bytes) make one."""
 
     name: str
     size: float

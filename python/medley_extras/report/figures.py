@@ -170,7 +170,7 @@ def _place(content: Content, number: int) -> int:
 
 
 def memory_at_peak(content: Content) -> Figure:
-    """What the memory of each device is full of when most is alive."""
+    """Draws the memory of each device at its peak, by use."""
     size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
     suffix = "_bytes"
     parts = [
@@ -207,7 +207,7 @@ def shares(content: Content) -> Figure:
 
 
 def times(content: Content) -> Figure:
-    """What each device does with the time of a step, predicted and measured."""
+    """Draws how each device spends a step, predicted and measured."""
     sides = [("predicted", content.predicted)]
     if content.measured is not None:
         sides.append(("measured", content.measured))

@@ -42,7 +42,7 @@ class LayerContent:
 
     @property
     def summary(self) -> str:
-        """What is planned, in a sentence."""
+        """The plan in a sentence."""
         devices = sum(row["devices"] for row in self.memory)
         count = len(self.memory)
         stages = "1 stage" if count == 1 else f"{count} stages"

@@ -35,7 +35,7 @@ th.text, td.text { text-align: left; }
 MOST_NAMES = 8
 MUCH = 0.2  # of a step, or of a device's memory
 
-# Says in the page itself what went wrong: a test reads it, and so does whoever opens it.
+# Shows errors in the page itself, for readers and for a test.
 SCRIPT = """
 let drawn = 0;
 window.onerror = (message) => { document.body.dataset.error = message; };
@@ -204,7 +204,7 @@ def _not_used(content: Content) -> str:
 
 
 def _pipelines(content: Content) -> list[Section]:
-    """How pipelines divide the model, and what they sum together."""
+    """Shows how pipelines divide the model, and which gradients they sum together."""
     found = []
     if content.num_pipelines > 1:
         found.append(
@@ -267,7 +267,7 @@ def _in_flight(content: Content) -> list[Section]:
 
 
 def _next_steps(content: Content) -> list[str]:
-    """What these numbers suggest, as HTML."""
+    """Returns advice that follows from these numbers, as HTML."""
     simulated, steps = content.simulated, []
     step = simulated["step_nanoseconds"]
     sources = simulated["ops_by_source"]

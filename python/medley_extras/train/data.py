@@ -1,4 +1,4 @@
-"""What `medley train` trains on: a folder as batches that a model takes, and their order."""
+"""The data of `medley train`: a folder as batches that a model takes, and their order."""
 
 from __future__ import annotations
 

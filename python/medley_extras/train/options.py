@@ -9,7 +9,7 @@ import math
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to train on what, and how. Exactly one of `steps` and `epochs` is given."""
+    """Model, data and settings of a training. Exactly one of `steps` and `epochs` is given."""
 
     model: str
     data: str

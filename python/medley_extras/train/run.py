@@ -134,14 +134,14 @@ def train(options: Options) -> int:
     try:
         fitted = fit(trainer, loader, settings)
     except (ValueError, OSError) as error:
-        # Whoever catches this prints it; the other processes of the job are told here.
+        # The caller prints this error; the other processes of the job learn of it here.
         trainer.fail(f"{type(error).__name__}: {error}")
         raise
     return INTERRUPTED if fitted.interrupted else 0
 
 
 def _check_output(options: Options, model: nn.Module) -> bytes:
-    # What is known to fail at the end fails at the start.
+    # A failure that would come at the end comes at the start.
     require_writable(options.output, sum(value.nbytes for value in model.state_dict().values()))
     return b"" if options.resume else expect_no_checkpoint(options.output, "--resume")
 
