@@ -1,7 +1,8 @@
 """Fail if a file under medley/ includes a module that its CMakeLists.txt does not name.
 
-It names them in DEPS and, where nothing of them is linked, in HEADERS. Fail, too, if Python reads
-an environment variable in another file than the two that may.
+It names them in DEPS and, where nothing of them is linked, in HEADERS. Rooms above the command line
+are known to the one that has the table of them. Fail, too, if Python reads an environment variable
+in another file than the two that may.
 """
 
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
 TESTING = "testing"
+ABOVE = {"goal", "next_best"}  # the command line
+TABLE = "command"
 # The variables of a job; the folder of the files of a user.
 READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/fits/known.py"}
 
@@ -31,6 +34,10 @@ def main() -> int:
         allowed = declared_deps(module, "DEPS") | declared_deps(module, "HEADERS") | {module.name}
         if TESTING in allowed - {module.name}:
             errors.append(f"{module.relative_to(ROOT)}: only tests may depend on '{TESTING}'")
+        if module.name != TABLE and (known := ABOVE & allowed - {module.name}):
+            errors.append(
+                f"{module.relative_to(ROOT)}: only '{TABLE}' may depend on '{min(known)}'"
+            )
         for_tests = allowed | declared_deps(module, "TEST_DEPS")
         for file in sorted(module.glob("*.[ch]*")):
             for number, line in enumerate(file.read_text().splitlines(), 1):

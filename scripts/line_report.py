@@ -34,19 +34,22 @@ BUDGETS = {
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once
-    "medley/synthesis": 5_040,  # a candidate that cannot be lowered is left out
+    "medley/synthesis": 4_845,  # a candidate that cannot be lowered is left out
     "medley/pipelines": 7_310,  # chains with devices counted, and priced; layer tables; ports; cuts
-    "medley/planner": 1_560,  # a table, and which pipelines are worth a look
+    "medley/planner": 1_210,  # a table, and which pipelines are worth a look
     "medley/trace": 500,
     "medley/runtime": 3_500,
     "medley/emulation": 1_300,
     "medley/worker": 1_000,
     "medley/measure": 1_500,
-    "medley/cli": 4_215,  # the tables of every verb, of several pipelines beside each other, too
+    "medley/cli": 3_965,  # the tables of every verb, of several pipelines beside each other, too
     "medley/torch": 7_450,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_100,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 1_900,
+    "medley/goal": 490,
+    "medley/next_best": 440,
+    "medley/command": 80,
     "medley/checkpoint": 2_100,  # of several objectives as one, too
     "medley/elastic": 2_000,
     "python/medley": 23_860,  # capture is a third of it; engines and sessions have interfaces
@@ -59,7 +62,9 @@ BUDGETS = {
     "python/medley_extras/report": 1_860,
     "python/medley_extras/train": 720,
 }
-CORE = 76_250  # all of medley/: raised for what Medley does more, not for a second answer
+# Rooms above the command line; the core runs without them.
+ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
+CORE = 75_450  # all other rooms of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:
@@ -90,7 +95,7 @@ def main() -> int:
     for path, count in lines.items():
         (tests if is_test(path) else code)[module_of(path)] += count
     budgets = {m: BUDGETS.get(m, A_NEW_ROOM) for m in code if m.startswith(("medley/", "python/"))}
-    code["medley"] = sum(count for m, count in code.items() if m.startswith("medley/"))
+    code["medley"] = sum(n for m, n in code.items() if m.startswith("medley/") and m not in ABOVE)
     budgets["medley"] = CORE
     over = [m for m, most in sorted(budgets.items()) if code[m] > most]
     for module in over:

@@ -9,6 +9,7 @@
 #include "medley/base/error.h"
 #include "medley/base/exit_code.h"
 #include "medley/base/printable.h"
+#include "medley/cli/additions.h"
 #include "medley/cli/arguments.h"
 #include "medley/cli/verbs.h"
 
@@ -18,8 +19,13 @@ namespace {
 constexpr const char* kVersion = "medley " MEDLEY_VERSION;
 
 int run_verb(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
-  Session session{
-      surroundings.out, surroundings.files, surroundings.catalogue, false, surroundings.terminal};
+  static const Additions none;
+  Session session{surroundings.out,
+                  surroundings.files,
+                  surroundings.catalogue,
+                  surroundings.additions ? *surroundings.additions : none,
+                  false,
+                  surroundings.terminal};
   ArgumentParser parser("medley", "Trains one PyTorch model on unequal accelerators.", kVersion);
   std::map<std::string_view, std::function<void()>> bodies;
   for (const Verb& verb : verbs()) {
@@ -79,7 +85,12 @@ int run_cli(const std::vector<std::string>& arguments, const Surroundings& surro
   };
   try {
     return run_verb(arguments,
-                    {out, err, surroundings.files, surroundings.catalogue, surroundings.terminal});
+                    {out,
+                     err,
+                     surroundings.files,
+                     surroundings.catalogue,
+                     surroundings.terminal,
+                     surroundings.additions});
   } catch (const Error& error) {
     return report(error, exit_code(error.blame()));
   } catch (const std::bad_alloc&) {

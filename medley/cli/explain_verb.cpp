@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "medley/base/error.h"
+#include "medley/cli/additions.h"
 #include "medley/cli/explain.h"
 #include "medley/cli/explain_layers.h"
-#include "medley/cli/explain_next_best.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
@@ -21,10 +21,13 @@ struct ExplainArguments {
   bool expanded = false;
 };
 
-nlohmann::ordered_json find_next_best(const Plan& plan,
-                                      const GraphAnalysis& analysis,
-                                      const CostModel& costs,
-                                      Session& session) {
+// Rows of each addition, in their order.
+using Added = std::vector<nlohmann::ordered_json>;
+
+Added find_added(const Plan& plan,
+                 const GraphAnalysis& analysis,
+                 const CostModel& costs,
+                 Session& session) {
   const Request request{.graph = analysis.graph,
                         .cluster = costs.cluster(),
                         .costs = &costs,
@@ -35,7 +38,10 @@ nlohmann::ordered_json find_next_best(const Plan& plan,
                         .analysis = &analysis};
   SteadyClock clock;
   Progress progress(session.terminal, clock);
-  return next_best_json(request, plan, progress);
+  Added added;
+  for (const ExplainAddition& addition : session.additions.explain)
+    added.push_back(addition.find(request, plan, progress));
+  return added;
 }
 
 void run_explain(const ExplainArguments& options, Session& session) {
@@ -66,15 +72,18 @@ void run_explain(const ExplainArguments& options, Session& session) {
                              .costs = costs ? &*costs : nullptr,
                              .expanded = options.expanded,
                              .analysis = analysis ? &*analysis : nullptr};
-  nlohmann::ordered_json next_best = nlohmann::ordered_json::array();
-  if (analysis && !options.expanded) next_best = find_next_best(plan, *analysis, *costs, session);
+  Added added;
+  if (analysis && !options.expanded) added = find_added(plan, *analysis, *costs, session);
+  const std::vector<ExplainAddition>& additions = session.additions.explain;
   if (!session.json) {
-    session.out << explain(plan, about) << (next_best.empty() ? "" : "\n")
-                << next_best_text(next_best);
+    session.out << explain(plan, about);
+    for (size_t i = 0; i < added.size(); ++i)
+      if (!added[i].empty()) session.out << "\n" << additions[i].text(added[i]);
     return;
   }
   nlohmann::ordered_json json = explain_json(plan, about);
-  if (!next_best.empty()) json["next_best"] = std::move(next_best);
+  for (size_t i = 0; i < added.size(); ++i)
+    if (!added[i].empty()) json[std::string(additions[i].name)] = std::move(added[i]);
   session.out << json.dump(2) << "\n";
 }
 

@@ -1,8 +1,11 @@
 #include "medley/cli/options.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "medley/base/error.h"
+#include "medley/cluster/quantity.h"
 #include "medley/plan/plan.h"
 #include "medley/synthesis/fit.h"
 
@@ -20,6 +23,19 @@ void refuse_both(const std::string& extra, const std::string& layers) {
 }
 
 }  // namespace
+
+std::optional<double> read_duration(const std::string& option, const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const std::optional<double> seconds = parse_quantity(text, Dimension::kDuration);
+  if (!seconds || !(*seconds > 0))
+    throw Error(
+        Blame::kCaller,
+        fmt::format(
+            "{}: found \"{}\", expected a duration such as \"10 s\", \"90 min\" or \"36 h\"",
+            option,
+            text));
+  return seconds;
+}
 
 void add_layers_option(Arguments& arguments,
                        std::string& layers,

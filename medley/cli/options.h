@@ -3,6 +3,7 @@
 // Arguments and options that several commands take, each said once.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ void add_layers_option(Arguments& arguments,
                        const std::vector<std::string>& places);
 bool without_graph(RequestOptions& options);
 bool without_graph(PlannedOptions& options);
+
+// "36h" as seconds; nothing if it is not given.
+std::optional<double> read_duration(const std::string& option, const std::string& text);
 
 void add_profile_option(Arguments& arguments,
                         std::string& profile,

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "medley/base/error.h"
+#include "medley/cli/additions.h"
 #include "medley/cli/explain.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
@@ -14,8 +14,6 @@
 #include "medley/cli/progress.h"
 #include "medley/cli/verbs.h"
 #include "medley/cluster/prices.h"
-#include "medley/cluster/quantity.h"
-#include "medley/planner/goal.h"
 #include "medley/planner/planner.h"
 
 namespace medley {
@@ -26,10 +24,9 @@ struct PlanArguments {
   std::string strategy = "auto";
   std::string output;
   std::string within, time;
-  std::string objective, by, budget;
-  int64_t steps = 0;
   int64_t survive = 0;
   std::string loss_over = "batch";
+  std::vector<std::function<std::optional<PlanSearch>()>> searches;  // of additions, in their order
 };
 
 // "2%" as 0.02; nothing if it is not given.
@@ -42,49 +39,6 @@ std::optional<double> read_share(const std::string& text) {
     throw Error(Blame::kCaller,
                 fmt::format("--within: found \"{}\", expected a share such as \"2%\"", text));
   return percent / 100;
-}
-
-std::optional<double> read_duration(const std::string& option, const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  const std::optional<double> seconds = parse_quantity(text, Dimension::kDuration);
-  if (!seconds || !(*seconds > 0))
-    throw Error(
-        Blame::kCaller,
-        fmt::format(
-            "{}: found \"{}\", expected a duration such as \"10 s\", \"90 min\" or \"36 h\"",
-            option,
-            text));
-  return seconds;
-}
-
-std::optional<double> read_money(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  double money = 0;
-  const char* end = text.data() + text.size();
-  const auto [read, error] = std::from_chars(text.data(), end, money);
-  if (error != std::errc() || read != end || !std::isfinite(money) || !(money > 0))
-    throw Error(Blame::kCaller,
-                fmt::format("--budget: found \"{}\", expected an amount of money such as 250, in "
-                            "the currency of the cluster's prices",
-                            text));
-  return money;
-}
-
-// Nothing if no objective is given.
-std::optional<Goal> read_goal(const PlanArguments& options) {
-  if (options.objective.empty()) return std::nullopt;
-  if (options.steps == 0)
-    throw Error(Blame::kCaller, "--objective: expected --steps, of the whole run, beside it");
-  Goal goal;
-  goal.objective = options.objective == "cost" ? Goal::Objective::kCost : Goal::Objective::kTime;
-  goal.steps = options.steps;
-  if (const auto seconds = read_duration("--by", options.by)) goal.by = Seconds{*seconds};
-  goal.budget = read_money(options.budget);
-  return goal;
-}
-
-bool is_about_money(const Goal& goal) {
-  return goal.budget || goal.objective == Goal::Objective::kCost;
 }
 
 // True once so long has passed; null if no time is given.
@@ -104,55 +58,35 @@ std::string gap_text(const Plan& plan) {
       "no plan that was searched is more than {} % shorter than its {}\n", gap, step);
 }
 
-std::string goal_text(const GoalPlan& found, int64_t steps) {
-  std::string nodes;
-  for (const GoalPlan::Nodes& each : found.nodes)
-    nodes += fmt::format("{}{} of {} {}", nodes.empty() ? "" : ", ", each.used, each.of, each.pool);
-  return fmt::format(
-      "{} steps: {}, {:.4g} at {:.4g} an hour; nodes: {}. Planned: {} of {} sets of nodes, {}.\n",
-      steps,
-      run_time_text(found.time),
-      found.cost,
-      found.price_per_hour,
-      nodes,
-      found.planned,
-      found.sets,
-      found.is_best ? "no other can be better" : "then the time was over");
-}
-
-nlohmann::ordered_json goal_json(const GoalPlan& found, int64_t steps) {
-  nlohmann::ordered_json nodes;
-  for (const GoalPlan::Nodes& each : found.nodes) nodes[each.pool] = each.used;
-  return {{"steps", steps},
-          {"seconds", found.time.value},
-          {"cost", found.cost},
-          {"price_per_hour", found.price_per_hour},
-          {"nodes", nodes},
-          {"is_best", found.is_best},
-          {"sets_planned", found.planned},
-          {"sets", found.sets}};
-}
-
 std::string no_plan(const RequestOptions& asked, const std::string& reason) {
   return fmt::format("{} on {}: {}", asked.graph, asked.cluster, reason);
 }
 
-// The plan, and what it comes to if there is a goal.
-std::pair<Plan, std::optional<GoalPlan>> find(const Request& request,
-                                              const std::optional<Goal>& goal,
-                                              const RequestOptions& asked) {
-  if (!goal) {
-    Outcome outcome = plan(request);
+// The search that options ask for, and the name of what has added it.
+struct Asked {
+  std::string_view name;
+  std::optional<PlanSearch> search;
+};
+
+Asked asked_search(const PlanArguments& options, const Additions& additions) {
+  for (size_t i = 0; i < options.searches.size(); ++i)
+    if (std::optional<PlanSearch> search = options.searches[i]())
+      return {additions.plan[i].name, std::move(search)};
+  return {};
+}
+
+// The plan, and what that search says of it beside.
+PlanSearch::Found find(const Request& request, const Asked& by, const RequestOptions& asked) {
+  if (by.search) {
+    std::variant<PlanSearch::Found, Infeasible> outcome = by.search->find(request);
     if (const auto* no = std::get_if<Infeasible>(&outcome))
-      throw Error(Blame::kCaller, no_plan(asked, "no plan fits: " + no->reason));
-    return {std::get<Plan>(std::move(outcome)), std::nullopt};
+      throw Error(Blame::kCaller, no_plan(asked, no->reason));
+    return std::get<PlanSearch::Found>(std::move(outcome));
   }
-  GoalOutcome outcome = plan_for(*goal, request);
+  Outcome outcome = plan(request);
   if (const auto* no = std::get_if<Infeasible>(&outcome))
-    throw Error(Blame::kCaller, no_plan(asked, no->reason));
-  auto& found = std::get<GoalPlan>(outcome);
-  Plan plan = found.plan;
-  return {std::move(plan), std::move(found)};
+    throw Error(Blame::kCaller, no_plan(asked, "no plan fits: " + no->reason));
+  return {std::get<Plan>(std::move(outcome)), {}, ""};
 }
 
 void run_plan(const PlanArguments& options, Session& session) {
@@ -160,10 +94,10 @@ void run_plan(const PlanArguments& options, Session& session) {
   SteadyClock clock;
   const std::optional<double> within = read_share(options.within);
   const std::function<bool()> is_over = read_time(options.time, clock);
-  const std::optional<Goal> goal = read_goal(options);
+  const Asked by = asked_search(options, session.additions);
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster =
-      goal && is_about_money(*goal)
+      by.search && by.search->needs_prices
           ? parse_priced_cluster(read_input(session.files, asked.cluster, "a cluster"),
                                  asked.cluster,
                                  read_catalogue(session.catalogue))
@@ -172,7 +106,7 @@ void run_plan(const PlanArguments& options, Session& session) {
   const GraphAnalysis analysis = analyse(graph, {});
   Progress progress(session.terminal, clock);
   std::string left_out;
-  const auto [found, reached] = find(
+  const PlanSearch::Found found = find(
       {.graph = graph,
        .cluster = cluster,
        .costs = &costs,
@@ -192,22 +126,22 @@ void run_plan(const PlanArguments& options, Session& session) {
            [&](const std::string& why) {
              left_out += fmt::format("left out a candidate that cannot be lowered: {}\n", why);
            }},
-      goal,
+      by,
       asked);
   if (options.output.empty() && session.json) {
-    session.out << print(found);
+    session.out << print(found.plan);
     return;
   }
-  if (!options.output.empty()) write_atomically(session.files, options.output, print(found));
+  if (!options.output.empty())
+    write_atomically(session.files, options.output, print(found.plan));
   const ExplainOptions about{.graph = &graph, .costs = &costs, .analysis = &analysis};
   if (session.json) {
-    nlohmann::ordered_json said = explain_json(found, about);
-    if (reached) said["goal"] = goal_json(*reached, goal->steps);
+    nlohmann::ordered_json said = explain_json(found.plan, about);
+    if (by.search) said[std::string(by.name)] = found.json;
     session.out << said.dump(2) + "\n";
     return;
   }
-  session.out << explain(found, about) + gap_text(found) + left_out;
-  if (reached) session.out << goal_text(*reached, goal->steps);
+  session.out << explain(found.plan, about) + gap_text(found.plan) + left_out + found.text;
 }
 
 }  // namespace
@@ -240,22 +174,8 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                  options->time,
                  "Stop with the best plan found after so long: 10s",
                  {.excludes = {"--layers"}});
-  arguments.text("--objective",
-                 options->objective,
-                 "Which nodes to rent: cost, the cheapest that end in time; time, the fastest",
-                 {.excludes = {"--layers", "--survive"}, .one_of = {"cost", "time"}});
-  arguments.number("--steps",
-                   options->steps,
-                   "With --objective: of the whole run",
-                   {.needs = {"--objective"}, .least = 1});
-  arguments.text("--by",
-                 options->by,
-                 "With --objective: how long all steps may take: 36h",
-                 {.needs = {"--objective"}});
-  arguments.text("--budget",
-                 options->budget,
-                 "With --objective: what all steps may cost, in the currency of the prices",
-                 {.needs = {"--objective"}});
+  for (const PlanAddition& addition : session.additions.plan)
+    options->searches.push_back(addition.prepare(arguments));
   return [options, &session] {
     if (without_graph(options->request))
       plan_measured(options->request, options->output, session);

@@ -15,6 +15,7 @@ struct Session {
   std::ostream& out;
   Files& files;
   std::string catalogue;
+  const Additions& additions;
   bool json = false;
   std::ostream* terminal = nullptr;  // for progress; null: none
 };

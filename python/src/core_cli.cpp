@@ -11,6 +11,7 @@
 
 #include "errors.h"
 #include "medley/cli/cli.h"
+#include "medley/command/additions.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,7 +33,8 @@ int run(const std::vector<std::string>& arguments, const std::string& catalogue)
   {
     nb::gil_scoped_release released;
     std::ostream* terminal = isatty(STDERR_FILENO) ? &std::cerr : nullptr;
-    code = medley::run_cli(arguments, {out, err, files, catalogue, terminal});
+    code = medley::run_cli(arguments,
+                           {out, err, files, catalogue, terminal, &medley::all_additions()});
   }
   write("stdout", out.str());
   write("stderr", err.str());

@@ -1,4 +1,4 @@
-#include "medley/cli/explain_next_best.h"
+#include "medley/next_best/explain_next_best.h"
 
 #include <fmt/format.h>
 
@@ -12,21 +12,21 @@
 #include "medley/cli/explain_groups.h"
 #include "medley/cli/explain_words.h"
 #include "medley/cli/table.h"
+#include "medley/next_best/next_best.h"
 #include "medley/ops/rule.h"
-#include "medley/synthesis/next_best.h"
 
 namespace medley {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of each kind: the first ones in the order of the graph.
+// Questions of each kind that are asked, the first in the order of the graph.
 constexpr size_t kMostLayers = 12;
 constexpr size_t kMostOthers = 6;
 
 enum class Kind : uint8_t { kLayer, kOp, kParameter };
 
-// What decides alike, and which choices would be the same decision.
+// Names with one decision, and the choices that are the same decision.
 struct Question {
   Kind kind = Kind::kLayer;
   std::string about;  // "h.*.mlp"
@@ -101,7 +101,7 @@ std::vector<Question> questions_about(const Completed& completed) {
   return first_of(std::move(questions));
 }
 
-// What most of them do.
+// Returns the choice of most of the names.
 std::string instead(const Question& question, const Alternative& alternative) {
   std::map<std::string, int> votes;
   for (const auto& [name, choice] : alternative.choices) ++votes[question.way(choice)];

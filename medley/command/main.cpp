@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "medley/cli/cli.h"
+#include "medley/command/additions.h"
 
 namespace {
 
@@ -25,8 +26,9 @@ int main(int argc, char** argv) {
   medley::LocalFiles files;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   std::ostream* terminal = isatty(STDERR_FILENO) ? &std::cerr : nullptr;
-  const int code =
-      medley::run_cli(arguments, {std::cout, std::cerr, files, find_catalogue(), terminal});
+  const int code = medley::run_cli(
+      arguments,
+      {std::cout, std::cerr, files, find_catalogue(), terminal, &medley::all_additions()});
   std::cout.flush();
   return code == 0 && !std::cout ? 3 : code;
 }

@@ -1,13 +1,13 @@
 #pragma once
 
-// What a plan could do instead, per layer, and what that would cost: the best plan without the way
-// in which a layer, an op or a parameter is divided now (synthesis/next_best.h).
+// Alternatives to a plan, per layer, and their cost: the best plan without the way in which a
+// layer, an op or a parameter is divided now (next_best.h).
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "medley/cli/progress.h"
-#include "medley/planner/planner.h"
+#include "medley/synthesis/request.h"
 
 namespace medley {
 

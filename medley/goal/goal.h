@@ -27,7 +27,7 @@ struct Goal {
   std::optional<double> budget{};  // what all steps may cost
 };
 
-// What a plan comes to. Nodes are paid for as long as the steps take, those that it uses.
+// A plan, its nodes, time and cost. The nodes that it uses are paid for as long as the steps take.
 struct GoalPlan {
   struct Nodes {
     std::string pool;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a decision of a plan is worth: what the best plan without it would cost. At the shares that
-// the plan has, in the pairwise problem of the search (spmd_problem.h):
+// The worth of a decision of a plan: the cost of the best plan without it. At the shares of the
+// plan, in the pairwise problem of the search (spmd_problem.h):
 //
 //   loss(D) = min { cost(x) : x without D } - min { cost(x) }        (a min-marginal)
 //

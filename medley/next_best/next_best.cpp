@@ -1,4 +1,4 @@
-#include "medley/synthesis/next_best.h"
+#include "medley/next_best/next_best.h"
 
 #include <algorithm>
 #include <utility>

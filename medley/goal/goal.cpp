@@ -1,4 +1,4 @@
-#include "medley/planner/goal.h"
+#include "medley/goal/goal.h"
 
 #include <fmt/format.h>
 
@@ -129,7 +129,7 @@ class GoalSearch {
       set.seconds = step * static_cast<double>(goal_.steps);
       sets_.push_back(std::move(set));
     }
-    // What costs the same by its bound costs least where the fewest have to talk.
+    // Of sets with one bound, the one with the fewest nodes communicates least.
     std::stable_sort(sets_.begin(), sets_.end(), [&](const NodeSet& a, const NodeSet& b) {
       const auto key = [&](const NodeSet& each) {
         return std::tuple(aim(each.seconds, each.price_per_hour), sum(each), each.price_per_hour);
@@ -158,7 +158,7 @@ class GoalSearch {
     return !best_ || aim(least, set.price_per_hour) < share * best_aim_;
   }
 
-  // What a step may take for the set to be the best.
+  // Returns the longest step with which the set would be the best.
   std::optional<Nanoseconds> longest(const NodeSet& set) const {
     std::optional<double> seconds;
     const auto limit = [&](double by) { seconds = std::min(seconds.value_or(by), by); };
@@ -240,7 +240,7 @@ class GoalSearch {
   size_t planned_ = 0;
 };
 
-// What would be reached without the limits.
+// Says what plans would reach without the limits.
 std::string near_misses(const Goal& goal, const Request& request, const std::vector<Kind>& kinds) {
   std::string text;
   const auto say = [&](const std::string& wanted, const char* what, Goal::Objective objective) {

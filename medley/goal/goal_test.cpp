@@ -1,4 +1,4 @@
-#include "medley/planner/goal.h"
+#include "medley/goal/goal.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

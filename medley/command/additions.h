@@ -1,0 +1,11 @@
+#pragma once
+
+// The table of additions to verbs by rooms above the command line.
+
+#include "medley/cli/additions.h"
+
+namespace medley {
+
+const Additions& all_additions();
+
+}  // namespace medley
