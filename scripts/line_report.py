@@ -28,9 +28,9 @@ BUDGETS = {
     "medley/profile": 1_000,
     "medley/cost": 1_500,
     "medley/schedule": 1_690,  # the lists of every schedule, which program made for two of them
-    "medley/plan": 1_790,
+    "medley/plan": 1_675,
     "medley/prepare": 1_200,
-    "medley/program": 8_730,  # all that becomes of a plan, and what is checked; rows that return
+    "medley/program": 8_700,  # all that becomes of a plan, and what is checked; rows that return
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once

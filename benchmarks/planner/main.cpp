@@ -19,9 +19,9 @@
 #include <sstream>
 
 #include "medley/graph/text.h"
-#include "medley/plan/apportion.h"
 #include "medley/planner/planner.h"
 #include "medley/program/complete.h"
+#include "medley/sharding/parts.h"
 #include "medley/synthesis/spmd.h"
 #include "medley/synthesis/spmd_problem.h"
 

@@ -11,8 +11,8 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/memory/memory.h"
-#include "medley/plan/apportion.h"
 #include "medley/program/calls.h"
+#include "medley/sharding/parts.h"
 #include "medley/sim/stage_times.h"
 #include "medley/synthesis/spmd_problem.h"
 

@@ -8,7 +8,7 @@
 //   a range    the sum of its layers: what is sent inside it lies by rows, or whole
 //
 // A range chosen for a plan is synthesised as a whole. What is computed again rather than kept
-// (program/recompute.h) changes no decision: solutions are priced again with it. Of a range,
+// (prepare/recompute.h) changes no decision: solutions are priced again with it. Of a range,
 // "blocks" keeps what comes into each layer, "all" what comes into the first one:
 //
 //            saved                   transient, and with all saved

@@ -14,28 +14,9 @@
 #include "medley/cluster/cluster.h"
 #include "medley/graph/graph.h"
 #include "medley/schedule/choice.h"
+#include "medley/sharding/parts.h"
 
 namespace medley {
-
-// A named way to divide an extent over the devices of an axis. Exact lengths fit only extents of
-// their sum; shares fit any extent (apportioned so that the largest length per share is smallest).
-// Either may hold zeros. Two names are reserved: "rows", for the batch, whose lengths are those of
-// the micro-batches, and "even".
-struct Part {
-  std::string name;
-  std::vector<int64_t> lengths;  // one of the two is empty
-  std::vector<double> shares;
-  bool operator==(const Part&) const = default;
-};
-
-// One micro-batch of a pipeline: its rows, and how many of them each device of the first stage's
-// first axis takes. `lengths` is empty where the batch is replicated. Zeros are allowed: a device
-// with fewer micro-batches has zeros in the others.
-struct Microbatch {
-  int64_t rows = 0;
-  std::vector<int64_t> lengths;
-  bool operator==(const Microbatch&) const = default;
-};
 
 // A mesh: named axes, sizes, and device names in row-major order.
 struct Mesh {
@@ -50,7 +31,7 @@ struct Mesh {
 // ChoiceFinder (plan/match.h) says which key wins.
 using Choices = std::map<std::string, std::string>;
 
-// What a stage computes again in its backward phase rather than keep (program/recompute.h).
+// What a stage computes again in its backward phase rather than keep (prepare/recompute.h).
 inline constexpr std::array<std::string_view, 3> kRecompute{"none", "all", "blocks"};
 
 // Texts (plan/texts.h), one per axis of the mesh joined by " x ".
@@ -134,9 +115,6 @@ Pipeline& only_pipeline(Plan& plan);
 
 // Returns the micro-batches as a stage divides them: with its own lengths.
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage);
-// A micro-batch of fewer rows, which its devices divide like the planned ones: none has more of
-// them than planned.
-Microbatch of_fewer_rows(const Microbatch& planned, int64_t rows);
 
 // The reserved parts: the lengths of the micro-batches, and equal shares.
 inline constexpr std::string_view kRows = "rows";

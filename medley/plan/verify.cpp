@@ -8,7 +8,6 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
-#include "medley/plan/apportion.h"
 #include "medley/plan/compute_types.h"
 #include "medley/plan/match.h"
 #include "medley/plan/nearest.h"
@@ -490,12 +489,6 @@ std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) 
   for (Microbatch& each : all)
     each.lengths = rows.empty() ? std::vector<int64_t>{} : apportion(each.rows, rows);
   return all;
-}
-
-Microbatch of_fewer_rows(const Microbatch& planned, int64_t rows) {
-  if (rows == planned.rows) return planned;
-  const std::vector<double> shares(planned.lengths.begin(), planned.lengths.end());
-  return {rows, shares.empty() ? std::vector<int64_t>{} : apportion(rows, shares)};
 }
 
 }  // namespace medley

@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/update_ops.h"
-#include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
 #include "medley/prepare/recompute.h"
@@ -491,24 +489,6 @@ std::vector<Part> parts_of(const Plan& plan, const Pipeline& pipeline) {
   for (const Part& part : plan.parts)
     if (part.name != "rows" && part.name != "even") parts.push_back(part);
   return parts;
-}
-
-std::vector<int64_t> part_lengths(const Part& part,
-                                  int64_t size,
-                                  int devices,
-                                  const Microbatch& microbatch) {
-  if (part.name == "rows") return microbatch.lengths;
-  if (!part.shares.empty()) return apportion(size, part.shares);
-  if (part.lengths.empty()) return apportion(size, std::vector<double>(at(devices), 1.0));
-  const int64_t sum = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
-  if (sum != size)
-    throw Error(
-        Blame::kCaller,
-        fmt::format("plan: parts[\"{}\"]: lengths add up to {}, but it divides a factor of {}",
-                    part.name,
-                    sum,
-                    size));
-  return part.lengths;
 }
 
 namespace {

@@ -17,12 +17,6 @@ namespace medley {
 // The parts of a stage by index: the plan's, after "rows" (if its micro-batches have lengths) and
 // "even".
 std::vector<Part> parts_of(const Plan& plan, const Pipeline& pipeline);
-// Returns the lengths of a part over `devices` devices for a factor of `size` elements. For "rows"
-// give the micro-batch. Throws Error(kCaller) if exact lengths do not add up to the size.
-std::vector<int64_t> part_lengths(const Part& part,
-                                  int64_t size,
-                                  int devices,
-                                  const Microbatch& microbatch);
 
 struct Assignment {
   std::vector<std::string> part_names;

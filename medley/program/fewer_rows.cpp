@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
-#include "medley/plan/apportion.h"
 
 namespace medley {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/plan/apportion.h"
 #include "medley/plan/owners.h"
 
 namespace medley {

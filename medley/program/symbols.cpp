@@ -9,7 +9,6 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
-#include "medley/program/complete.h"
 
 namespace medley {
 SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)

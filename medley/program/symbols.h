@@ -13,7 +13,7 @@
 
 #include "medley/boxes/box.h"
 #include "medley/graph/size.h"
-#include "medley/plan/plan.h"
+#include "medley/sharding/parts.h"
 #include "medley/sharding/state.h"
 
 namespace medley {

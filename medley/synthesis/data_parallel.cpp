@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "medley/base/error.h"
-#include "medley/plan/apportion.h"
+#include "medley/sharding/parts.h"
 #include "medley/solve/balance.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/mesh_layouts.h"

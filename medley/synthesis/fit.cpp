@@ -11,7 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/memory/memory.h"
-#include "medley/plan/apportion.h"
+#include "medley/sharding/parts.h"
 #include "medley/synthesis/data_parallel.h"
 
 namespace medley {

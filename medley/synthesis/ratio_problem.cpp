@@ -11,9 +11,9 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/memory/memory.h"
-#include "medley/plan/apportion.h"
 #include "medley/program/complete.h"
 #include "medley/program/walk.h"
+#include "medley/sharding/parts.h"
 #include "medley/sim/prices.h"
 #include "medley/synthesis/data_parallel.h"
 

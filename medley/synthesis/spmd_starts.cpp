@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "medley/base/at.h"
-#include "medley/plan/apportion.h"
+#include "medley/sharding/parts.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/ratio_problem.h"
 

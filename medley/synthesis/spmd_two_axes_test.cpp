@@ -13,9 +13,9 @@
 
 #include "medley/base/at.h"
 #include "medley/graph/text.h"
-#include "medley/plan/apportion.h"
 #include "medley/planner/planner.h"
 #include "medley/program/lower.h"
+#include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/spmd.h"
 

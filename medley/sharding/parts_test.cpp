@@ -1,4 +1,4 @@
-#include "medley/plan/apportion.h"
+#include "medley/sharding/parts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

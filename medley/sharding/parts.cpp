@@ -1,14 +1,16 @@
-#include "medley/plan/apportion.h"
+#include "medley/sharding/parts.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
-
 namespace {
 
 // Devices of equal shares take turns.
@@ -68,6 +70,30 @@ std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares)
     if (best->turn == 0) ++best->length;
   }
   return lengths;
+}
+
+std::vector<int64_t> part_lengths(const Part& part,
+                                  int64_t size,
+                                  int devices,
+                                  const Microbatch& microbatch) {
+  if (part.name == "rows") return microbatch.lengths;
+  if (!part.shares.empty()) return apportion(size, part.shares);
+  if (part.lengths.empty()) return apportion(size, std::vector<double>(at(devices), 1.0));
+  const int64_t sum = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
+  if (sum != size)
+    throw Error(
+        Blame::kCaller,
+        fmt::format("plan: parts[\"{}\"]: lengths add up to {}, but it divides a factor of {}",
+                    part.name,
+                    sum,
+                    size));
+  return part.lengths;
+}
+
+Microbatch of_fewer_rows(const Microbatch& planned, int64_t rows) {
+  if (rows == planned.rows) return planned;
+  const std::vector<double> shares(planned.lengths.begin(), planned.lengths.end());
+  return {rows, shares.empty() ? std::vector<int64_t>{} : apportion(rows, shares)};
 }
 
 }  // namespace medley
