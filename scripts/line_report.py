@@ -30,7 +30,8 @@ BUDGETS = {
     "medley/schedule": 1_690,  # the lists of every schedule, which program made for two of them
     "medley/plan": 1_675,
     "medley/prepare": 1_200,
-    "medley/program": 8_700,  # all that becomes of a plan, and what is checked; rows that return
+    "medley/program": 3_925,  # the calls and steps of every device, and what is checked of them
+    "medley/lower": 4_775,  # all that becomes of a plan: relays, owners and types too
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once

@@ -39,6 +39,7 @@ LONGEST_CASES = 15
 SANITIZED = ["base", "boxes", "graph"]
 THREADED = [
     "emulation",
+    "lower",
     "pipelines",
     "planner",
     "program",
@@ -160,15 +161,11 @@ def targets(modules: list[str]) -> list[str]:
     return [f"{module}_test" for module in modules]
 
 
-def threaded_modules() -> list[str]:
-    return [m for m in modules_with_tests() if m in THREADED]
-
-
 def build(options: Options) -> Result:
     """Builds the programs of the tests; the modules of Python are there (`make build`)."""
     presets = {"torch": ["all"], "dev": targets(sanitized_modules(options.nightly))}
     if options.nightly:
-        presets["tsan"] = targets(threaded_modules())
+        presets["tsan"] = targets(THREADED)
     else:
         presets["torch"] = [
             "testing_modules",
@@ -228,7 +225,7 @@ def sanitized(options: Options) -> Result:
 def tsan(options: Options) -> Result:
     if not options.nightly:
         return skip("nightly")
-    return ctest("tsan", options, "-R", one_of(threaded_modules()))
+    return ctest("tsan", options, "-R", one_of(THREADED))
 
 
 def golden(options: Options) -> Result:

@@ -19,8 +19,8 @@
 #include <sstream>
 
 #include "medley/graph/text.h"
+#include "medley/lower/complete.h"
 #include "medley/planner/planner.h"
-#include "medley/program/complete.h"
 #include "medley/sharding/parts.h"
 #include "medley/synthesis/spmd.h"
 #include "medley/synthesis/spmd_problem.h"

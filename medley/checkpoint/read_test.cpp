@@ -15,8 +15,8 @@
 #include "medley/checkpoint/write.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/prepare/prepare.h"
-#include "medley/program/lower.h"
 #include "medley/testing/random_plan.h"
 
 namespace medley {

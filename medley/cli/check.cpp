@@ -14,7 +14,7 @@
 #include "medley/cli/measured.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/synthesis/fit.h"
 
 namespace medley {

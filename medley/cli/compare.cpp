@@ -14,8 +14,8 @@
 #include "medley/cli/progress.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
+#include "medley/lower/lower.h"
 #include "medley/planner/planner.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

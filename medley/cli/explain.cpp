@@ -16,11 +16,11 @@
 #include "medley/cli/explain_words.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/plan/compute_types.h"
 #include "medley/plan/texts.h"
 #include "medley/planner/survive.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

@@ -7,8 +7,8 @@
 
 #include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
+#include "medley/lower/complete_stages.h"
 #include "medley/plan/plan.h"
-#include "medley/program/complete_stages.h"
 
 namespace medley {
 

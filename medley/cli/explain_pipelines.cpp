@@ -13,7 +13,6 @@
 #include "medley/cli/explain_words.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
-#include "medley/program/relays.h"
 #include "medley/program/walk.h"
 #include "medley/sim/prices.h"
 #include "medley/sim/relay_times.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "medley/cost/cost_model.h"
+#include "medley/lower/complete_stages.h"
 #include "medley/plan/plan.h"
-#include "medley/program/complete_stages.h"
 #include "medley/program/program.h"
 #include "medley/sim/simulate.h"
 

@@ -10,8 +10,8 @@
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/verbs.h"
+#include "medley/lower/lower.h"
 #include "medley/pipelines/layer_plan.h"
-#include "medley/program/lower.h"
 
 namespace medley {
 namespace {

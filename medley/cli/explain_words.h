@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "medley/lower/lower.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
-#include "medley/program/lower.h"
 
 namespace medley {
 

@@ -11,7 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/schedule/schedules.h"
 #include "medley/sim/schedule_request.h"
 #include "medley/sim/simulate.h"

@@ -15,8 +15,8 @@
 #include "medley/graph/dtype.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/ops/update_ops.h"
-#include "medley/program/lower.h"
 #include "medley/testing/random_plan.h"
 #include "medley/testing/seeds.h"
 

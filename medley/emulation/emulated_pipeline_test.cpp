@@ -10,9 +10,9 @@
 #include "medley/emulation/sample_run.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 
 namespace medley {
 namespace {

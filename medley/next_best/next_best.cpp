@@ -5,7 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/complete.h"
+#include "medley/lower/complete.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/fit.h"
 

@@ -8,7 +8,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/pipelines/candidates.h"
-#include "medley/program/lower.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/spmd_problem.h"
 

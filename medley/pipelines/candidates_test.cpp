@@ -9,7 +9,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

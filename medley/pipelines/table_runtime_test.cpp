@@ -7,10 +7,10 @@
 #include "medley/base/at.h"
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/pipelines/layer_plan.h"
 #include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/sim/stage_times.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Which of several pipelines update a parameter, and how much of it: `owners` of a plan, looked up.
-// Knows nothing of factors: what a share of a parameter is, program/owned_shares.h says.
+// Knows nothing of factors: what a share of a parameter is, lower/owned_shares.h says.
 
 #include <cstdint>
 #include <optional>

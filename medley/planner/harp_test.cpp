@@ -10,12 +10,12 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/planner/megatron.h"
 #include "medley/planner/planner.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/testing/sample_clusters.h"
 

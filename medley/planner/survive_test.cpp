@@ -5,8 +5,8 @@
 
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/planner/planner.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/testing/sample_clusters.h"
 #include "medley/testing/seeds.h"

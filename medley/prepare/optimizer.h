@@ -50,7 +50,7 @@ struct Optimizer {
   // Each parameter has an average that keeps this share of itself every step; 0: none is kept.
   double average = 0;
   LossScale loss_scale{};    // if losses are scaled
-  bool scales_loss = false;  // as a plan needs it: analyse() of lower.h
+  bool scales_loss = false;  // as a plan needs it: analyse() of lower/lower.h
 
   bool updates() const { return !rules.empty(); }
   // The rule of a parameter: its number, and itself.

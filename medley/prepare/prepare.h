@@ -76,7 +76,7 @@ struct StageContext {
 };
 // The same for the graph of one stage. The norm is that of the gradients that count here. The
 // gradient of a parameter that other stages hold, too, is this stage's part, or an input
-// kReceived where it has none: relays sum them (relays.h).
+// kReceived where it has none: relays sum them (lower/relays.h).
 Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context);
 
 }  // namespace medley

@@ -5,8 +5,6 @@
 
 #include "medley/base/at.h"
 #include "medley/ops/update_ops.h"
-#include "medley/program/relays.h"
-#include "medley/program/walk.h"
 
 namespace medley {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "medley/program/emitter.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 

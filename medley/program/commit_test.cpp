@@ -10,9 +10,9 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/program/calls.h"
 #include "medley/program/groups.h"
-#include "medley/program/lower.h"
 #include "medley/testing/random_plan.h"
 
 namespace medley {

@@ -14,7 +14,7 @@
 #include "medley/emulation/emulated_transport.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/runtime/interpreter.h"
 #include "medley/runtime/null_executor.h"

@@ -7,8 +7,8 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
-#include "medley/program/lower.h"
 
 namespace medley {
 namespace {

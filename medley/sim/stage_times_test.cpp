@@ -5,7 +5,7 @@
 
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 

@@ -10,8 +10,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/lower/complete.h"
 #include "medley/memory/memory.h"
-#include "medley/program/complete.h"
 #include "medley/program/walk.h"
 #include "medley/sharding/parts.h"
 #include "medley/sim/prices.h"

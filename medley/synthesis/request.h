@@ -16,8 +16,8 @@
 #include "medley/cluster/cluster.h"
 #include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
+#include "medley/lower/lower.h"
 #include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 
 namespace medley {
 

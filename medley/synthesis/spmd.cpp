@@ -11,7 +11,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/sharding/coupling.h"
 #include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"

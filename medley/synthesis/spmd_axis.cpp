@@ -8,8 +8,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/lower/complete.h"
 #include "medley/network/estimate.h"
-#include "medley/program/complete.h"
 
 namespace medley {
 namespace {

@@ -37,7 +37,7 @@ inline constexpr int64_t kBucketBytes = 25 << 20;
 
 class SpmdMesh {
  public:
-  // `parts` as of parts_of() (program/complete.h). `shape`: sizes of the axes, over which `devices`
+  // `parts` as of parts_of() (lower/complete.h). `shape`: sizes of the axes, over which `devices`
   // lie in row-major order; empty: one axis. Requires: `costs` outlives this; at most two axes.
   SpmdMesh(const CostModel& costs,
            std::vector<int> devices,

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "medley/graph/text.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/synthesis/spmd_ops.h"
 #include "medley/synthesis/spmd_problem.h"
 

@@ -447,7 +447,7 @@ void SpmdProblem::connect_outputs() {
   }
 }
 
-// What is cut or whole travels as it is (program/crossing.h), a partial sum is added up before.
+// What is cut or whole travels as it is (lower/crossing.h), a partial sum is added up before.
 void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& from) {
   const StateId to = received_state(value);
   const auto is_sum = [](const AxisState& on) { return on.holding == Holding::kPartialSum; };

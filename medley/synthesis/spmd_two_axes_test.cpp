@@ -13,8 +13,8 @@
 
 #include "medley/base/at.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/planner/planner.h"
-#include "medley/program/lower.h"
 #include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/spmd.h"

@@ -8,7 +8,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/lower.h"
+#include "medley/lower/lower.h"
 #include "medley/sharding/coupling.h"
 #include "medley/stages/stages.h"
 

@@ -9,11 +9,11 @@
 #include <tuple>
 
 #include "medley/base/error.h"
+#include "medley/lower/lower.h"
 #include "medley/measure/emulated_collectives.h"
 #include "medley/measure/emulated_device.h"
 #include "medley/measure/session.h"
 #include "medley/prepare/prepare.h"
-#include "medley/program/lower.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -7,11 +7,11 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
+#include "medley/lower/alike.h"
+#include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
-#include "medley/program/alike.h"
 #include "medley/program/fewer_rows.h"
 #include "medley/program/groups.h"
-#include "medley/program/lower.h"
 #include "medley/program/rows.h"
 #include "medley/sharding/coupling.h"
 

@@ -3,8 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "medley/lower/lower.h"
 #include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "python/src/core_costs.h"
 

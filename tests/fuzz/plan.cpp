@@ -3,8 +3,8 @@
 
 #include "medley/plan/plan.h"
 #include "medley/graph/text.h"
+#include "medley/lower/lower.h"
 #include "medley/plan/verify_rows.h"
-#include "medley/program/lower.h"
 #include "medley/program/program.h"
 #include "medley/sharding/coupling.h"
 #include "tests/fuzz/fuzz.h"

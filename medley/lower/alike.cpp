@@ -1,0 +1,118 @@
+#include "medley/lower/alike.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+void expect_alike(bool is_alike, const std::string& place) {
+  if (!is_alike)
+    throw Error(Blame::kCaller,
+                fmt::format("{}: found another one at this size than at the planned one, expected "
+                            "the same but for sizes",
+                            place));
+}
+
+// The factors of every dim by their number: what states and choices are about.
+bool have_factors_alike(const Factors& a, const Factors& b) {
+  return std::ranges::equal(a.values, b.values, [](const auto& one, const auto& other) {
+    return std::ranges::equal(
+        one, other, [](const auto& x, const auto& y) { return x.size() == y.size(); });
+  });
+}
+
+void require_alike(const Graph& planned, const Graph& other, const std::string& place) {
+  expect_alike(planned.ops.size() == other.ops.size(), place + ": the number of ops");
+  expect_alike(planned.inputs == other.inputs, place + ": inputs");
+  expect_alike(planned.outputs == other.outputs, place + ": outputs");
+  for (size_t i = 0; i < planned.ops.size(); ++i) {
+    const Op &a = planned.ops[i], &b = other.ops[i];
+    expect_alike(a.name == b.name && a.phase == b.phase && a.results == b.results &&
+                     operands(a) == operands(b),
+                 fmt::format("{}: op {} {} in \"{}\"", place, i, a.name, a.module));
+  }
+  for (size_t i = 0; i < planned.values.size(); ++i) {
+    const TensorType &a = planned.values[i].type, &b = other.values[i].type;
+    expect_alike(a.dtype == b.dtype && a.shape.size() == b.shape.size(),
+                 fmt::format("{}: value %{}", place, i));
+  }
+}
+
+void require_alike(const Communication& a, const Communication& b, const std::string& place) {
+  expect_alike(a.kind == b.kind && a.reduce == b.reduce && a.axis == b.axis &&
+                   a.inputs == b.inputs && a.outputs == b.outputs && a.devices == b.devices &&
+                   a.lane == b.lane && a.depth == b.depth && !a.relay == !b.relay,
+               fmt::format("{}: {}", place, a.name));
+}
+
+// What lives as long as the run is of the same size in both.
+void require_same_state(const LoweredStage& a, const LoweredStage& b, const std::string& place) {
+  for (const Placement& placed : a.inputs) {
+    const ValueId value = placed.input.value;
+    if (a.lifetimes[at(value)] != Lifetime::kRun) continue;
+    for (size_t d = 0; d < a.devices.size(); ++d) {
+      const auto shape = [&](const LoweredStage& stage) {
+        std::vector<int64_t> sizes;
+        for (const Size& size : stage.graph.values[at(value)].type.shape)
+          sizes.push_back(evaluate(size, stage.tables[0][d]));
+        return sizes;
+      };
+      expect_alike(
+          shape(a) == shape(b),
+          fmt::format("{}: {} \"{}\"", place, to_string(placed.input.kind), placed.input.name));
+    }
+  }
+}
+
+}  // namespace
+
+void require_alike(const Program& planned, const Program& other) {
+  expect_alike(planned.stages.size() == other.stages.size(), "the number of stages");
+  for (size_t s = 0; s < planned.stages.size(); ++s) {
+    const LoweredStage &a = planned.stages[s], &b = other.stages[s];
+    const std::string place = fmt::format("stage {}", s);
+    require_alike(a.graph, b.graph, place);
+    expect_alike(a.devices == b.devices && a.mesh == b.mesh && a.pipeline == b.pipeline &&
+                     a.bf16_as == b.bf16_as,
+                 place);
+    expect_alike(a.lifetimes == b.lifetimes && a.loss == b.loss && a.metrics == b.metrics &&
+                     a.gradient_norm == b.gradient_norm && a.commit == b.commit,
+                 place + ": its values");
+    expect_alike(a.communications.size() == b.communications.size(), place + ": communications");
+    for (size_t c = 0; c < a.communications.size(); ++c)
+      require_alike(a.communications[c], b.communications[c], place);
+    expect_alike(a.functions == b.functions, place + ": a function");
+    expect_alike(a.calls == b.calls && a.tables.size() == b.tables.size(), place + ": calls");
+    require_same_state(a, b, place);
+  }
+}
+
+Program lower_alike(const Graph& planned,
+                    const Graph& other,
+                    const Plan& plan,
+                    const Cluster& cluster,
+                    const Optimizer& optimizer,
+                    const LowerOptions& options) {
+  require_alike(planned, other, "graph");
+  const GraphAnalysis known = analyse(planned, plan, cluster, optimizer);
+  const GraphAnalysis here = analyse(other, plan, cluster, optimizer);
+  std::vector<Completed> decided = prepare_stages(known, plan);
+  std::vector<Completed> stages = prepare_stages(here, plan, decided);
+  for (size_t s = 0; s < decided.size(); ++s)
+    require_alike(
+        decided[s].prepared->graph, stages[s].prepared->graph, fmt::format("stage {}", s));
+  decided = complete_stages(std::move(decided), plan);
+  for (size_t s = 0; s < decided.size(); ++s) {
+    stages[s] = complete_alike(std::move(stages[s]), decided[s]);
+    expect_alike(have_factors_alike(*decided[s].factors, *stages[s].factors),
+                 fmt::format("stage {}: the factors of its values", s));
+  }
+  return lower(here, std::move(stages), plan, cluster, options);
+}
+
+}  // namespace medley

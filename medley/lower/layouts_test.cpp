@@ -1,0 +1,120 @@
+// What a program places, as boxes (medley/boxes): the offsets and lengths in its tables are those
+// of the layouts that its states and parts say, and the stages that have a value agree about it.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "medley/base/at.h"
+#include "medley/base/files.h"
+#include "medley/boxes/cells.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/lower/complete.h"
+#include "medley/lower/lower.h"
+#include "medley/testing/random_plan.h"
+
+namespace medley {
+namespace {
+
+constexpr size_t kFirst = 0;  // micro-batch
+
+using Table = std::vector<int64_t>;
+
+FactorSizes factors_of(const Placement& placed, const Table& table) {
+  FactorSizes sizes;
+  for (const std::vector<Size>& dim : placed.factors)
+    for (const Size& factor : dim) sizes.push_back(evaluate(factor, table));
+  return sizes;
+}
+
+Box box_in_table(const Placement& placed, const Table& table) {
+  Box box = whole_box(factors_of(placed, table));
+  for (const Placement::Cut& cut : placed.cuts) {
+    const int64_t offset = evaluate(cut.offset, table);
+    box[at(cut.position)] = {offset, offset + evaluate(cut.length, table)};
+  }
+  return box;
+}
+
+Layout layout_of(const LoweredStage& stage, const Placement& placed, const Microbatch& rows) {
+  const FactorSizes factors = factors_of(placed, stage.tables[kFirst][0]);
+  std::vector<CutPoints> points(stage.mesh.size());
+  for (size_t axis = 0; axis < stage.mesh.size(); ++axis) {
+    const AxisState& state = placed.state[axis];
+    if (state.holding != Holding::kSharded) continue;
+    const Part& part = stage.symbols.parts()[at(state.part)];
+    const auto cut = [&](int64_t size) {
+      return points_of(part_lengths(part, size, static_cast<int>(stage.mesh[axis]), rows));
+    };
+    const int64_t size = factors[at(state.position)];
+    if (axis == 0 || !placed.state[0].cuts(state.position)) {
+      points[axis] = {cut(size)};
+      continue;
+    }
+    const std::vector<int64_t>& outer = points[0][0];
+    for (size_t i = 0; i + 1 < outer.size(); ++i)
+      points[axis].push_back(cut(outer[i + 1] - outer[i]));
+  }
+  return layout_of(factors, placed.state, stage.mesh, points);
+}
+
+// By name, every layout of a parameter, a buffer or a gradient.
+using Layouts = std::map<std::string, std::vector<Layout>>;
+
+void compare_with_tables(const LoweredStage& stage,
+                         const Microbatch& rows,
+                         const std::vector<Placement>& all,
+                         const std::string& what,
+                         Layouts& found) {
+  for (const Placement& placed : all) {
+    SCOPED_TRACE(placed.input.name);
+    const Layout layout = layout_of(stage, placed, rows);
+    EXPECT_NO_THROW(verify(layout, placed.input.name));
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      const Box box = box_in_table(placed, stage.tables[kFirst][d]);
+      if (layout.box_of[d] == kNoBox)
+        ASSERT_EQ(volume(box), 0) << "device " << d;
+      else
+        ASSERT_EQ(box, layout.boxes[at(layout.box_of[d])]) << "device " << d;
+    }
+    if (placed.input.kind == InputKind::kParameter || placed.input.kind == InputKind::kBuffer)
+      found[what + placed.input.name].push_back(layout);
+  }
+}
+
+TEST(Layouts, OfRandomProgramsAreThoseOfTheirTables) {
+  Cluster cluster;
+  cluster.pools = {{"a", 6, 1, {}, false, 0}};
+  cluster.devices = list_devices(cluster.pools);
+  std::vector<std::string> names;
+  for (const Device& device : cluster.devices) names.push_back(device.name);
+  size_t several = 0;
+  for (const char* path : {"tests/data/mlp.graph", "python/tests/golden/gpt.graph"}) {
+    const Graph graph = run_passes(parse_graph(LocalFiles().read(path), path));
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      SCOPED_TRACE(fmt::format("{} {}", path, seed));
+      const Plan plan =
+          seed % 2 ? random_plan(graph, names, 12, seed) : random_pipeline(graph, names, 12, seed);
+      const Program program = lower(graph, plan, cluster, {});
+      Layouts found;
+      for (size_t s = 0; s < program.stages.size(); ++s) {
+        const LoweredStage& stage = program.stages[s];
+        const Microbatch rows = microbatches_of(plan.pipelines[0], s)[kFirst];
+        compare_with_tables(stage, rows, stage.inputs, "", found);
+        compare_with_tables(stage, rows, stage.gradients, "gradient ", found);
+      }
+      // A tied weight lies in several stages, each of which has all of it.
+      for (const auto& [name, layouts] : found) {
+        several += layouts.size() > 1 ? 1 : 0;
+        for (const Cell& cell : cells_of(layouts).cells)
+          EXPECT_THAT(cell.boxes, testing::Each(testing::Ge(0))) << name;
+      }
+    }
+  }
+  EXPECT_GT(several, 0);
+}
+
+}  // namespace
+}  // namespace medley

@@ -1,0 +1,534 @@
+// One stage of a plan as its devices execute it: lower_stage().
+
+#include "medley/lower/lower_stage.h"
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/lower/connect.h"
+#include "medley/lower/cross_entropy.h"
+#include "medley/lower/emitter.h"
+#include "medley/lower/relays.h"
+#include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
+#include "medley/program/call_parts.h"
+#include "medley/program/calls.h"
+#include "medley/program/commit.h"
+#include "medley/program/lifetimes.h"
+
+namespace medley {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const DecidedStage& decided,
+           const Connections& connections,
+           int64_t global_batch,
+           const LowerOptions& options)
+      : completed_(decided.completed),
+        graph_(decided.completed.prepared->graph),
+        microbatches_(decided.microbatches),
+        batches_(decided.batches),
+        connections_(connections),
+        first_row_(decided.first_row),
+        global_batch_(global_batch),
+        fewest_classes_(decided.fewest_classes),
+        options_(options),
+        emitter_(decided.completed, decided.mesh, options) {
+    emitter_.stage.devices = decided.devices;
+    emitter_.stage.mesh = decided.mesh;
+    emitter_.stage.pipeline = decided.pipeline;
+    emitter_.stage.bf16_as = decided.bf16_as;
+    emitter_.stage.workspaces = decided.workspaces;
+  }
+
+  LoweredStage run() {
+    emitter_.expect_relays(connections_);
+    for (const Input& input : graph_.inputs)
+      if (input.kind != InputKind::kReceived) add_input_of(input);
+    if (batches_ > 0) save_changing_buffers();
+    for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
+    for (const Output& output : graph_.outputs)
+      if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
+        emitter_.relay(output.name, output.value);
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Phase phase = graph_.ops[i].phase;
+      const Phase before = i > 0 ? graph_.ops[i - 1].phase : Phase::kForward;
+      if (before != phase && before == Phase::kBackward) end_backward();
+      if (before != phase && phase == Phase::kBackward) emitter_.receive_new_values();
+      // Before the update waits for anybody.
+      if (before != phase && phase == Phase::kUpdate) begin_update();
+      emitter_.enter(phase_of(graph_.ops[i]), false);
+      emit(static_cast<OpId>(i));
+    }
+    if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
+    if (graph_.ops.empty() || graph_.ops.back().phase != Phase::kUpdate) begin_update();
+    store_outputs();
+    finish();
+    return std::move(emitter_.stage);
+  }
+
+ private:
+  const State& state(ValueId value) const { return completed_.assignment.states[at(value)]; }
+
+  Placement placement(const Input& input, ValueId whole, const State& at) {
+    Placement placed{input, at, {}, {}};
+    for (const auto& dim : completed_.factors->values[static_cast<size_t>(whole)]) {
+      std::vector<Size>& sizes = placed.factors.emplace_back();
+      for (ExtentId extent : dim)
+        sizes.push_back(completed_.factors->extent_sizes[static_cast<size_t>(extent)]);
+    }
+    if (const OwnedShare* share = emitter_.find_share(whole)) {
+      const auto& [position, interval] = *share;
+      const Size& full = emitter_.full_size(whole, position);
+      placed.cuts.push_back({position,
+                             emitter_.symbols.begin_within(at, position, full, interval),
+                             emitter_.symbols.length_within(at, position, full, interval)});
+    }
+    for (const AxisState& axis : at) {
+      const int position = axis.position;
+      if (axis.holding != Holding::kSharded ||
+          std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const Placement::Cut& cut) {
+            return cut.position == position;
+          }))
+        continue;
+      const Size& full = emitter_.full_size(whole, position);
+      placed.cuts.push_back({position,
+                             emitter_.symbols.offset(at, position, full),
+                             emitter_.symbols.length(at, position, full)});
+    }
+    return placed;
+  }
+
+  void add_input_of(const Input& input) {
+    if (input.kind == InputKind::kBatch)
+      if (const auto found = connections_.metrics.find(std::string(kCarried) + input.name);
+          found != connections_.metrics.end())
+        return add_carried_input(input, found->first, found->second);
+    if (input.kind == InputKind::kState && input.name != kLossScaleState)
+      emitter_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
+    Input local = input;
+    local.value = emitter_.add_local_input(input, state(input.value));
+    emitter_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
+  }
+
+  // The rows of the whole batch are a buffer, on every device.
+  void add_carried_input(const Input& input, const std::string& name, TensorType type) {
+    type.dtype = type_of(graph_, input.value).dtype;
+    emitter_.enter(Phase::kForward, false);
+    const ValueId local = emitter_.add_carried_input(input, name, type);
+    Placement placed{{InputKind::kBuffer, name, local}, emitter_.whole(), {}, {}};
+    for (const Size& size : type.shape) placed.factors.push_back({size});
+    emitter_.stage.inputs.push_back(std::move(placed));
+  }
+
+  const std::string* find_rows(const Op& op) const {
+    if (!accumulates(op) || !has_rows(type_of(graph_, op.results[0]))) return nullptr;
+    for (const Output& output : graph_.outputs)
+      if (output.kind == OutputKind::kMetric && output.value == op.results[0]) return &output.name;
+    return nullptr;
+  }
+
+  TensorType summed(const std::string& name, ValueId value) const {
+    return summed_type(name, type_of(graph_, value), connections_.wire, global_batch_);
+  }
+
+  // Adds the rows that this device has of each micro-batch.
+  void collect_rows(const Op& op, const std::string& name) {
+    const TensorType type = summed(name, op.results[0]);
+    const ValueId placed = emitter_.place_rows(operands(op)[0], type);
+    rows_[name] = emitter_.add_local_op(
+        {"medley.accumulate.default", {ValueArgument{placed}}, {}, op.phase, "", ""}, {type})[0];
+  }
+
+  // Sums over a batch that is a micro-batch are known when it goes forward.
+  Phase phase_of(const Op& op) const {
+    return batches_ > 0 && is_prologue(op.phase) ? Phase::kForward : op.phase;
+  }
+
+  void emit(OpId id) {
+    const Op& op = graph_.ops[at(id)];
+    if (const std::string* name = find_rows(op)) return collect_rows(op, *name);
+    const Phase phase = phase_of(op);
+    const std::vector<Choice>& choice = completed_.assignment.choices[at(id)];
+    const std::vector<ValueId> values = operands(op);
+    const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
+    Op local = op;
+    LocalForm form;
+    std::vector<ValueId> locals;
+    const std::string* share =
+        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kUpdateOf);
+    const std::string* averaged =
+        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kAverageOf);
+    const std::string* divided = share ? share : averaged;
+    for (size_t i = 0; i < values.size(); ++i) {
+      locals.push_back(values[i] == kNone ? kNone
+                       : share && i == 0  ? emitter_.take_share(*share, values[i], wanted[i])
+                                          : emitter_.in_state(values[i], wanted[i]));
+      form.operands.push_back(values[i] == kNone ? TensorType{}
+                                                 : emitter_.stage.graph.values[at(locals[i])].type);
+    }
+    size_t next = 0;
+    for_each_operand(local, [&](ValueId& value) {
+      while (values[next] == kNone) ++next;
+      value = locals[next++];
+    });
+    const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
+    if (phase != op.phase && accumulates(op))
+      return emitter_.define(op.results[0], states[0], locals[0], phase);
+    std::vector<TensorType> types;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      if (divided && op.results[r] != kNone) emitter_.restrict_to_share(*divided, op.results[r]);
+      form.results.push_back(
+          op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
+      if (op.results[r] != kNone) types.push_back(form.results[r]);
+    }
+    localize(id, local, form, choice, states);
+    if (batches_ > 0 && accumulates(op) && is_floating(form.results[0].dtype)) {
+      local.name = "medley.accumulate_mean.default";
+      local.arguments.emplace_back(Size(batches_));
+    }
+    local.results.clear();
+    const std::vector<ValueId> fresh = emitter_.add_local_op(std::move(local), types);
+    std::vector<ValueId>& results = emitter_.stage.graph.ops.back().results;
+    results.clear();
+    size_t used = 0;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
+      if (results[r] == kNone) continue;
+      emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
+      emitter_.define(op.results[r], states[r], results[r], phase);
+    }
+    if (share) emitter_.send_value(*share, op.results[0]);
+    if (accumulates(op)) synchronise(op);
+    if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
+      emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());
+    // Accumulated values are sent after the last micro-batch.
+    emitter_.enter(phase, accumulates(op));
+    for (ValueId result : op.results)
+      for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
+        if (!to->second.once) emitter_.send(result, to->second);
+    emitter_.enter(phase, false);
+  }
+
+  // A commit is for all devices, also where some or all of them could do without the others; so is
+  // whether the gradients are finite.
+  std::vector<int> norm_devices() const {
+    const bool alone = connections_.norm_devices.empty() && emitter_.stage.devices.size() > 1;
+    const bool for_all = options_.commit || completed_.prepared->scales_loss;
+    return for_all && alone ? emitter_.stage.devices : connections_.norm_devices;
+  }
+
+  // A stage without a backward phase has nothing to give, but takes.
+  void begin_update() {
+    emitter_.enter(Phase::kUpdate, false);
+    emitter_.flush_relays();
+    // New values set out behind all sums.
+    if (!connections_.values.empty()) emitter_.finish_relays();
+    send_new_values();
+  }
+
+  // To the other stages that hold a buffer, in the order of the ops.
+  void send_new_values() {
+    for (const Op& op : graph_.ops)
+      for (ValueId value : op.results)
+        for (auto [to, end] = connections_.sends.equal_range(value); to != end; ++to) {
+          const Crossing& crossing = to->second;
+          if (!crossing.once) continue;
+          emitter_.enter(Phase::kForward, false);
+          emitter_.keep_for_update(emitter_.in_state(
+              value, crossing.from.dim < 0 ? emitter_.whole() : crossing.from.state));
+          emitter_.enter(Phase::kUpdate, false);
+          emitter_.send(value, crossing);
+        }
+  }
+
+  void localize(OpId id,
+                Op& local,
+                LocalForm& form,
+                const std::vector<Choice>& choice,
+                const std::vector<State>& states) {
+    const Op& op = graph_.ops[at(id)];
+    const Rule* rule = find_rule(op.name);
+    const std::shared_ptr<const Instance>& instance = completed_.factors->instances[at(id)];
+    if (!rule || !rule->localize || !instance) return;
+    form.global = &graph_;
+    form.op = &op;
+    form.instance = instance.get();
+    form.step_rows = batches_ > 0 ? SymbolTable::rows() : SymbolTable::batch();
+    for (const Choice& axis : choice)
+      if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
+        form.cuts.push_back(local_cut(id, axis.cut, choice));
+    if (!op.results.empty() && op.results[0] != kNone)
+      describe_factors(op.results[0], states[0], form);
+    rule->localize(local, form);
+  }
+
+  LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
+    const std::vector<Size>& sizes = completed_.factors->extent_sizes;
+    const auto& extents = completed_.factors->labels[at(id)][at(cut.label)];
+    // The axes that cut this factor, as if it were a value by itself.
+    State at;
+    for (const Choice& axis : choice)
+      at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
+                                                                    : replicated());
+    const Size& full = sizes[static_cast<size_t>(extent_of(*completed_.factors, id, cut))];
+    LocalCut local{
+        cut, emitter_.symbols.length(at, 0, full), emitter_.symbols.offset(at, 0, full), full};
+    for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
+      local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
+    return local;
+  }
+
+  void describe_factors(ValueId value, const State& at, LocalForm& form) {
+    form.factor_sizes = emitter_.local_factors(value, at);
+    const std::vector<Size> whole = emitter_.local_factors(value, emitter_.whole());
+    for (size_t p = 0; p < whole.size(); ++p) {
+      const int position = static_cast<int>(p);
+      const bool batch = whole[p] == SymbolTable::rows();
+      if (batch && batches_ == 0) form.counted_rows = position;
+      form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
+      form.factor_offsets.push_back(batch ? emitter_.symbols.row(at, position, whole[p])
+                                          : emitter_.symbols.offset(at, position, whole[p]));
+    }
+  }
+
+  // After the last micro-batch, weights become the whole step's at once, and gradients set out for
+  // where the update needs them.
+  void synchronise(const Op& op) {
+    emitter_.enter(op.phase, true);
+    if (is_prologue(op.phase)) sum_weight(op);
+    if (op.phase == Phase::kBackward) {
+      if (types_differ()) emitter_.agree(op.results[0]);
+      for (size_t i = 0; i < graph_.outputs.size(); ++i)
+        if (graph_.outputs[i].kind == OutputKind::kGradient &&
+            graph_.outputs[i].value == op.results[0] &&
+            !emitter_.relay(graph_.outputs[i].name, op.results[0]))
+          emitter_.start(op.results[0], completed_.assignment.stored[i]);
+    }
+    emitter_.enter(op.phase, false);
+  }
+
+  bool types_differ() const {
+    const std::vector<DType>& types = emitter_.stage.bf16_as;
+    return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
+  }
+
+  // Sums a weight over this pipeline, then over all.
+  void sum_weight(const Op& op) {
+    const ValueId weight = op.results[0];
+    emitter_.in_state(weight, emitter_.whole());
+    if (connections_.weights.empty()) return;
+    const std::string& name = completed_.prepared->names[at(op_of(weight))];
+    const std::string number = name.substr(name.rfind('.') + 1);
+    const std::string& what = completed_.prepared->weights.at(std::stoul(number));
+    const SummedWeight& sum = connections_.weights.at(what);
+    emitter_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
+  }
+
+  OpId op_of(ValueId value) const { return graph_.values[at(value)].producer; }
+
+  void end_backward() {
+    emitter_.enter(Phase::kBackward, true);
+    emitter_.flush_buckets();
+    emitter_.flush_relays();
+  }
+
+  // The backward phase of a micro-batch reads buffers as they were before the next one.
+  void save_changing_buffers() {
+    emitter_.enter(Phase::kForward, false);
+    for (const Output& output : graph_.outputs)
+      for (const Input& input : graph_.inputs)
+        if (output.kind == OutputKind::kBuffer && input.kind == InputKind::kBuffer &&
+            input.name == output.name)
+          emitter_.save_for_backward(input.value);
+  }
+
+  bool comes_at_the_end(ValueId value) const {
+    return std::ranges::any_of(connections_.receives, [&](const auto& received) {
+      return received.first == value && received.second.once;
+    });
+  }
+
+  // The new value of a buffer, which its readers may see until the end of the step, when it takes
+  // the place of the old one; or as soon as the micro-batch has gone forward.
+  ValueId new_value(ValueId value, const State& kept) {
+    emitter_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
+    if (types_differ() && !comes_at_the_end(value)) emitter_.agree(value);
+    const ValueId local = emitter_.in_state(value, kept);
+    return batches_ > 0 ? local : emitter_.keep_for_update(local);
+  }
+
+  using LocalInputs = std::map<std::pair<InputKind, std::string>, ValueId>;
+
+  // Assigns new values of parameters that owners divide.
+  void assign_received_values(const LocalInputs& inputs) {
+    emitter_.enter(Phase::kUpdate, false);
+    emitter_.send_values();
+    const auto& [shares, elsewhere] = completed_.prepared->updated;
+    for (const Input& input : graph_.inputs)
+      if (input.kind == InputKind::kParameter &&
+          (shares.contains(input.name) || elsewhere.contains(input.name)))
+        assigns_[Phase::kUpdate].push_back({emitter_.receive_value(input.name, input.value),
+                                            inputs.at({InputKind::kParameter, input.name})});
+  }
+
+  // Brings every output to where it is kept, and notes what replaces what.
+  void store_outputs() {
+    LocalInputs inputs;
+    for (const Placement& placed : emitter_.stage.inputs)
+      inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
+    assign_received_values(inputs);
+    const auto& [shares, elsewhere] = completed_.prepared->updated;
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const Output& output = graph_.outputs[i];
+      if (output.kind == OutputKind::kSent || rows_.contains(metric_of(output)) ||
+          (output.kind == OutputKind::kGradient && elsewhere.contains(output.name)) ||
+          (output.kind == OutputKind::kParameter && shares.contains(output.name)))
+        continue;
+      const State& kept = completed_.assignment.stored[i];
+      emitter_.enter(Phase::kUpdate, false);
+      if (types_differ() &&
+          (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric))
+        emitter_.agree(output.value);
+      const ValueId local = output.kind == OutputKind::kBuffer
+                                ? new_value(output.value, kept)
+                                : emitter_.in_state(output.value, kept);
+      switch (output.kind) {
+        case OutputKind::kLoss:
+          emitter_.stage.loss = local;
+          break;
+        case OutputKind::kMetric:
+          emitter_.stage.metrics[output.name] = local;
+          break;
+        case OutputKind::kGradient:
+          emitter_.stage.gradients.push_back(
+              placement({InputKind::kParameter, output.name, local}, output.value, kept));
+          break;
+        case OutputKind::kBuffer:
+          assigns_[batches_ > 0 ? Phase::kForward : Phase::kUpdate].push_back(
+              {local, inputs.at({InputKind::kBuffer, output.name})});
+          break;
+        case OutputKind::kParameter:
+          assigns_[Phase::kUpdate].push_back(
+              {local, inputs.at({InputKind::kParameter, output.name})});
+          break;
+        case OutputKind::kState:
+          assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})});
+          break;
+        case OutputKind::kSent:
+          break;
+      }
+    }
+    emitter_.enter(Phase::kUpdate, false);
+    ValueId& loss = emitter_.stage.loss;
+    if (!connections_.all_devices.empty())
+      loss = sum_over_all(loss, {connections_.loss, {}}, "loss");
+    report_metrics(inputs);
+    if (completed_.prepared->gradient_norm != kNone)
+      emitter_.stage.gradient_norm =
+          emitter_.in_state(completed_.prepared->gradient_norm, emitter_.whole());
+  }
+
+  static std::string metric_of(const Output& output) {
+    return output.kind == OutputKind::kMetric ? output.name : "";
+  }
+
+  // Reports the metrics of all stages on every device.
+  void report_metrics(const LocalInputs& inputs) {
+    std::map<std::string, TensorType> types = connections_.metrics;
+    for (const auto& [name, local] : rows_)
+      types.try_emplace(name, emitter_.stage.graph.values[at(local)].type);
+    const bool is_alone = connections_.all_devices.empty();
+    const std::vector<int>& devices = is_alone ? emitter_.stage.devices : connections_.all_devices;
+    for (const auto& [name, type] : types) {
+      if (!has_rows_of_all(name, type)) {
+        if (is_alone) continue;
+        const auto [found, is_elsewhere] = emitter_.stage.metrics.try_emplace(name, kNone);
+        found->second = sum_over_all(found->second, type, name);
+        continue;
+      }
+      const auto own = rows_.find(name);
+      const ValueId sum = emitter_.sum_rows(
+          own == rows_.end() ? std::nullopt : std::optional(own->second), type, name, devices);
+      emitter_.stage.metrics[name] = sum;
+      const auto buffer = inputs.find({InputKind::kBuffer, name});
+      if (buffer == inputs.end()) continue;
+      const DType dtype = emitter_.stage.graph.values[at(buffer->second)].type.dtype;
+      assigns_[Phase::kUpdate].push_back({emitter_.cast(sum, dtype), buffer->second});
+    }
+  }
+
+  static bool has_rows_of_all(const std::string& name, const TensorType& type) {
+    return name.starts_with(kCarried) || has_rows(type);
+  }
+
+  ValueId sum_over_all(ValueId value, const TensorType& type, const std::string& what) {
+    return emitter_.sum_over_stages(
+        value == kNone ? std::nullopt : std::optional(value), type, what, connections_.all_devices);
+  }
+
+  void finish() {
+    LoweredStage& stage = emitter_.stage;
+    stage.graph.symbols = emitter_.symbols.names();
+    std::vector<ValueId> keep = reported(stage);
+    for (const auto& [phase, assigns] : assigns_)
+      for (const Assign& assign : assigns) keep.push_back(assign.from);
+    if (options_.keep_gradients)
+      for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
+    drop_unused(stage, emitter_.items, keep);
+    fuse_cross_entropy(stage, fewest_classes_, emitter_.items, keep);
+    if (has_weights(connections_.order)) send_first(stage, emitter_.items[Phase::kBackward]);
+    for (Phase phase : {Phase::kForward, Phase::kBackward})
+      if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
+        prefetch_parameters(stage, found->second);
+    if (const auto found = emitter_.items.find(Phase::kUpdate);
+        options_.commit && found != emitter_.items.end())
+      stage.commit = commit_first(stage, found->second);
+    stage.functions = make_functions(stage, emitter_.items, keep);
+    for (Function& function : stage.functions) {
+      if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];
+      if (function.kind == FunctionKind::kUpdate) function.assigns = assigns_[Phase::kUpdate];
+    }
+    const bool has_update =
+        !stage.functions.empty() && stage.functions.back().kind == FunctionKind::kUpdate;
+    if (!has_update && !assigns_[Phase::kUpdate].empty())
+      stage.functions.push_back({FunctionKind::kUpdate, {}, assigns_[Phase::kUpdate]});
+    add_calls(stage, connections_.order, static_cast<int>(microbatches_.size()));
+    fill_tables();
+    stage.symbols = emitter_.symbols;
+  }
+
+  void fill_tables() {
+    int64_t row = first_row_;
+    for (size_t m = 0; m < microbatches_.size(); ++m) {
+      emitter_.stage.tables.push_back(
+          emitter_.symbols.tables(microbatches_[m], m, row, global_batch_));
+      row += microbatches_[m].rows;
+    }
+    emitter_.stage.microbatches = microbatches_;
+  }
+
+  const Completed& completed_;
+  const Graph& graph_;
+  const std::vector<Microbatch>& microbatches_;
+  const int64_t batches_;  // micro-batches, if each is a batch
+  const Connections& connections_;
+  const int64_t first_row_, global_batch_, fewest_classes_;
+  LowerOptions options_;
+  Emitter emitter_;
+  std::map<Phase, std::vector<Assign>> assigns_;
+  std::map<std::string, ValueId> rows_;  // of metrics with rows, what this device has
+};
+
+}  // namespace
+
+LoweredStage lower_stage(const DecidedStage& decided,
+                         const Connections& connections,
+                         int64_t global_batch,
+                         const LowerOptions& options) {
+  return Lowering(decided, connections, global_batch, options).run();
+}
+
+}  // namespace medley

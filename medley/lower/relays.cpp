@@ -1,0 +1,397 @@
+#include "medley/lower/relays.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/lower/owned_shares.h"
+#include "medley/program/calls.h"
+
+namespace medley {
+namespace {
+
+// Smaller tensors are summed whole inside a mesh: what cutting them saves is less than a message.
+constexpr int64_t kCutElements = 1 << 14;
+
+using End = std::optional<StageRelay::End>;
+
+// One stage's tensor of a parameter.
+struct Holder {
+  size_t stage = 0;
+  ValueId value = kNone;
+  End gives, takes;
+};
+using Holders = std::vector<Holder>;
+using HoldersByName = std::map<std::string, Holders>;
+using StageRelays = std::vector<std::vector<StageRelay>>;  // [stage]
+
+// How a stage has a value that is on the way.
+class Layouts {
+ public:
+  explicit Layouts(const DecidedStage& stage)
+      : stage_(stage), symbols_(stage.completed.assignment.parts, stage.mesh) {}
+
+  // As the update wants it, or as the stage has it, or evenly in a factor that nothing else cuts:
+  // the first that is long enough.
+  State on_the_way(ValueId value, const State& stored) const {
+    const Assignment& assignment = stage_.completed.assignment;
+    const State& own = assignment.states[at(value)];
+    const auto even = static_cast<int>(std::ranges::find(assignment.part_names, kEven) -
+                                       assignment.part_names.begin());
+    const FactorSizes sizes = factors(value);
+    State state = stored;
+    std::vector<bool> is_cut(sizes.size());
+    for (const State* each : {&own, &stored})
+      for (size_t axis = 0; axis < each->size(); ++axis)
+        if ((*each)[axis].holding == Holding::kSharded) is_cut[at((*each)[axis].position)] = true;
+    const bool is_large = product_of(sizes) >= kCutElements;
+    for (size_t axis = 0; axis < state.size(); ++axis) {
+      if (state[axis].holding == Holding::kSharded || stage_.mesh[axis] == 1) continue;
+      if (own[axis].holding == Holding::kSharded) {
+        state[axis] = own[axis];
+        continue;
+      }
+      for (size_t f = 0; is_large && f < sizes.size(); ++f) {
+        if (is_cut[f] || sizes[f] < stage_.mesh[axis]) continue;
+        is_cut[f] = true;
+        state[axis] = sharded(static_cast<int>(f), even);
+        break;
+      }
+    }
+    return state;
+  }
+
+  Layout layout(ValueId value, const StageRelay::End& end) {
+    const auto& [state, share] = end;
+    Layout layout{factors(value), {}, {}, {}};
+    const std::vector<Size> fulls = full_sizes(value);
+    std::vector<std::pair<Size, Size>> cuts;  // [factor] offset, length
+    for (size_t f = 0; f < fulls.size(); ++f) {
+      const int position = static_cast<int>(f);
+      if (share && share->position == position)
+        cuts.emplace_back(symbols_.begin_within(state, position, fulls[f], share->interval),
+                          symbols_.length_within(state, position, fulls[f], share->interval));
+      else
+        cuts.emplace_back(symbols_.offset(state, position, fulls[f]),
+                          symbols_.length(state, position, fulls[f]));
+    }
+    std::map<Box, int> known;
+    for (const std::vector<int64_t>& table : tables()) {
+      Box box;
+      for (const auto& [offset, length] : cuts) {
+        const int64_t begin = evaluate(offset, table);
+        box.push_back({begin, begin + evaluate(length, table)});
+      }
+      if (volume(box) == 0) {
+        layout.box_of.push_back(kNoBox);
+        continue;
+      }
+      const auto [place, is_new] = known.try_emplace(box, static_cast<int>(layout.boxes.size()));
+      if (is_new) layout.boxes.push_back(box);
+      layout.box_of.push_back(place->second);
+    }
+    return layout;
+  }
+
+ private:
+  std::vector<Size> full_sizes(ValueId value) const {
+    std::vector<Size> sizes;
+    for (ExtentId extent : flat_factors(*stage_.completed.factors, value))
+      sizes.push_back(stage_.completed.factors->extent_sizes[at(extent)]);
+    return sizes;
+  }
+  FactorSizes factors(ValueId value) const {
+    return constant_factors(*stage_.completed.factors, value);
+  }
+  // Parameters have no rows: any micro-batch will do.
+  std::vector<std::vector<int64_t>> tables() const {
+    const Microbatch& first = stage_.microbatches[0];
+    return symbols_.tables(first, 0, 0, first.rows);
+  }
+
+  const DecidedStage& stage_;
+  SymbolTable symbols_;
+};
+
+// Buckets of parameters that the same stages give and take.
+class Relays {
+ public:
+  Relays(const std::vector<DecidedStage>& stages, std::string_view what, int64_t bucket_bytes)
+      : stages_(stages), what_(what), bucket_bytes_(bucket_bytes), all_(stages.size()) {
+    for (const DecidedStage& stage : stages) layouts_.emplace_back(stage);
+  }
+
+  void add(const std::string& parameter, const Holders& holders) {
+    std::vector<std::tuple<size_t, bool, bool>> members;
+    for (const auto& [stage, value, gives, takes] : holders)
+      members.emplace_back(stage, gives.has_value(), takes.has_value());
+    const TensorType& type =
+        type_of(stages_[holders[0].stage].completed.prepared->graph, holders[0].value);
+    const int64_t bytes = num_bytes(type, {});
+    if (members != bucket_.members || type.dtype != bucket_.dtype ||
+        bucket_.bytes + bytes > bucket_bytes_)
+      finish();
+    bucket_.members = members;
+    bucket_.dtype = type.dtype;
+    bucket_.bytes += bytes;
+    bucket_.parameters.emplace_back(parameter, holders);
+  }
+
+  StageRelays run() {
+    finish();
+    return std::move(all_);
+  }
+
+ private:
+  struct Bucket {
+    std::vector<std::tuple<size_t, bool, bool>> members;  // stage, whether it gives and takes
+    DType dtype = DType::kF32;
+    int64_t bytes = 0;
+    std::vector<std::pair<std::string, Holders>> parameters;
+  };
+
+  void finish() {
+    const Bucket bucket = std::exchange(bucket_, {});
+    if (bucket.parameters.empty()) return;
+    StageRelay relay;
+    relay.name = fmt::format("{} from {}", what_, bucket.parameters[0].first);
+    std::map<size_t, int> first_member;  // [stage]
+    for (const auto& [stage, gives, takes] : bucket.members) {
+      first_member[stage] = static_cast<int>(relay.devices.size());
+      const std::vector<int>& devices = stages_[stage].devices;
+      relay.devices.insert(relay.devices.end(), devices.begin(), devices.end());
+    }
+    Relay cells;
+    cells.members.resize(relay.devices.size());
+    std::map<size_t, StageRelay> own;
+    for (size_t t = 0; t < bucket.parameters.size(); ++t) {
+      const auto& [parameter, holders] = bucket.parameters[t];
+      std::vector<RelayHolder> relayed;
+      for (const Holder& holder : holders) {
+        const int first = first_member.at(holder.stage);
+        own[holder.stage].tensors.push_back({parameter, holder.gives, holder.takes});
+        add_ends(parameter, holder, first, relayed);
+        for (size_t d = 0; d < stages_[holder.stage].devices.size(); ++d) {
+          RelayMember& member = cells.members[at(first) + d];
+          if (holder.gives) member.inputs.push_back(static_cast<int>(t));
+          if (holder.takes) member.outputs.push_back(static_cast<int>(t));
+        }
+      }
+      cells.tensors.push_back(tensor(std::move(relayed)));
+    }
+    relay.cells = std::make_shared<const Relay>(std::move(cells));
+    for (auto& [stage, each] : own) {
+      relay.tensors = std::move(each.tensors);
+      all_[stage].push_back(relay);
+    }
+  }
+
+  // What a stage gives as it takes it is one holder.
+  void add_ends(const std::string& parameter,
+                const Holder& holder,
+                int first_member,
+                std::vector<RelayHolder>& all) {
+    const auto add = [&](const StageRelay::End& end, bool gives, bool takes) {
+      all.push_back({layouts_[holder.stage].layout(holder.value, end),
+                     first_member,
+                     gives,
+                     takes,
+                     parameter,
+                     !end.share});
+    };
+    if (holder.gives && holder.takes && *holder.gives == *holder.takes)
+      return add(*holder.gives, true, true);
+    if (holder.gives) add(*holder.gives, true, false);
+    if (holder.takes) add(*holder.takes, false, true);
+  }
+
+  // Repeated layers lie alike.
+  std::shared_ptr<const RelayTensor> tensor(std::vector<RelayHolder> holders) {
+    for (const auto& [others, cells] : known_)
+      if (std::ranges::equal(others, holders, are_alike)) return cells;
+    auto cells = std::make_shared<const RelayTensor>(relay_tensor(holders));
+    known_.emplace_back(std::move(holders), cells);
+    return cells;
+  }
+
+  // But for their names.
+  static bool are_alike(const RelayHolder& a, const RelayHolder& b) {
+    return a.first_member == b.first_member && a.gives == b.gives && a.takes == b.takes &&
+           a.whole == b.whole && a.layout == b.layout;
+  }
+
+  const std::vector<DecidedStage>& stages_;
+  std::string_view what_;
+  const int64_t bucket_bytes_;
+  std::vector<Layouts> layouts_;  // [stage]
+  StageRelays all_;
+  Bucket bucket_;
+  std::vector<std::pair<std::vector<RelayHolder>, std::shared_ptr<const RelayTensor>>> known_;
+};
+
+End share_of(const OwnedShares& shares, const std::string& parameter, const State& state) {
+  const auto share = shares.find(parameter);
+  return StageRelay::End{state,
+                         share == shares.end() ? std::nullopt : std::optional(share->second)};
+}
+
+HoldersByName holders_of_gradients(const std::vector<DecidedStage>& stages,
+                                   const std::vector<OwnedShares>& shares) {
+  HoldersByName holders;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Completed& completed = stages[s].completed;
+    const Prepared& prepared = *completed.prepared;
+    const Layouts layouts(stages[s]);
+    for (size_t i = 0; i < prepared.graph.outputs.size(); ++i) {
+      const auto& [kind, name, value] = prepared.graph.outputs[i];
+      if (kind != OutputKind::kGradient) continue;
+      const State& stored = completed.assignment.stored[i];
+      const StageRelay::End whole{layouts.on_the_way(value, stored)};
+      Holder holder{s, value, {}, whole};
+      if (!is_received_gradient(prepared.graph, value)) holder.gives = whole;
+      if (prepared.updated.elsewhere.contains(name))
+        holder.takes = std::nullopt;
+      else if (prepared.updated.shares.contains(name))
+        holder.takes = share_of(shares[s], name, stored);
+      holders[name].push_back(std::move(holder));
+    }
+  }
+  return holders;
+}
+
+HoldersByName holders_of_values(const std::vector<DecidedStage>& stages,
+                                const std::vector<OwnedShares>& shares) {
+  HoldersByName holders;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Completed& completed = stages[s].completed;
+    const Prepared& prepared = *completed.prepared;
+    std::map<std::string, State> updates;
+    for (size_t i = 0; i < prepared.graph.outputs.size(); ++i)
+      if (prepared.graph.outputs[i].kind == OutputKind::kGradient)
+        updates[prepared.graph.outputs[i].name] = completed.assignment.stored[i];
+    for (const Input& input : prepared.graph.inputs) {
+      const bool owns = prepared.updated.shares.contains(input.name);
+      if (input.kind != InputKind::kParameter ||
+          (!owns && !prepared.updated.elsewhere.contains(input.name)))
+        continue;
+      Holder holder{
+          s, input.value, {}, StageRelay::End{completed.assignment.states[at(input.value)]}};
+      if (owns) holder.gives = share_of(shares[s], input.name, updates.at(input.name));
+      holders[input.name].push_back(std::move(holder));
+    }
+  }
+  return holders;
+}
+
+// Null: no two stages hold it.
+const Holders* several(const HoldersByName& holders, const std::string& parameter) {
+  const auto found = holders.find(parameter);
+  return found != holders.end() && found->second.size() > 1 ? &found->second : nullptr;
+}
+
+StageRelays relay_all(const HoldersByName& holders,
+                      const std::vector<std::string>& parameters,
+                      Relays relays) {
+  for (const std::string& parameter : parameters)
+    if (const Holders* found = several(holders, parameter)) relays.add(parameter, *found);
+  return relays.run();
+}
+
+// Parameters next to each other that the same stages hold.
+struct HeldAlike {
+  std::vector<size_t> stages;
+  int64_t bytes = 0;  // of a device, of the fewest
+  std::vector<std::string> parameters;
+};
+
+std::vector<HeldAlike> segments_of(const std::vector<DecidedStage>& stages,
+                                   const HoldersByName& holders,
+                                   const std::vector<std::string>& parameters) {
+  std::vector<HeldAlike> segments;
+  for (const std::string& parameter : parameters) {
+    const Holders* found = several(holders, parameter);
+    if (!found) continue;
+    std::vector<size_t> members;
+    size_t fewest = stages[found->front().stage].devices.size();
+    for (const Holder& holder : *found) {
+      members.push_back(holder.stage);
+      fewest = std::min(fewest, stages[holder.stage].devices.size());
+    }
+    if (segments.empty() || segments.back().stages != members) segments.push_back({members, 0, {}});
+    const Graph& graph = stages[members[0]].completed.prepared->graph;
+    segments.back().bytes +=
+        num_bytes(type_of(graph, found->front().value), {}) / static_cast<int64_t>(fewest);
+    segments.back().parameters.push_back(parameter);
+  }
+  return segments;
+}
+
+// Where cuts of pipelines differ, a segment has a stage in common with the next one, which waits
+// for it, and so on through all of them, if they are summed one after the other:
+//
+//   one pipeline      |    a3     |    a2     |  a1  |     summed in order: 1 2 3 4 5
+//   another one       |  b3  |     b2     |    b1    |     here:            2 4, then 1 3 5
+//   segments          |  1   |  2 |   3   | 4 |  5   |
+//
+// So they are taken in turns: from the end, each goes as late as those behind it let its stages.
+std::vector<std::string> in_turns(std::vector<HeldAlike> segments, size_t num_stages) {
+  std::vector<int64_t> busy(num_stages);  // [stage] until the end
+  std::vector<std::string> reversed;
+  while (!segments.empty()) {
+    const auto behind = [&](const HeldAlike& segment) {
+      int64_t most = 0;
+      for (const size_t stage : segment.stages) most = std::max(most, busy[stage]);
+      return most;
+    };
+    const auto last =
+        std::prev(std::ranges::min_element(segments.rbegin(), segments.rend(), {}, behind).base());
+    const int64_t until = behind(*last) + last->bytes;
+    for (const size_t stage : last->stages) busy[stage] = until;
+    reversed.insert(reversed.end(), last->parameters.rbegin(), last->parameters.rend());
+    segments.erase(last);
+  }
+  return {reversed.rbegin(), reversed.rend()};
+}
+
+// Parameters in the order in which their gradients are done in the whole graph.
+std::vector<std::string> by_gradient(const Graph& graph) {
+  std::vector<std::pair<OpId, std::string>> order;
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kGradient)
+      order.emplace_back(graph.values[at(output.value)].producer, output.name);
+  std::ranges::stable_sort(order, {}, [](const auto& each) { return each.first; });
+  std::vector<std::string> names;
+  for (auto& [op, name] : order) names.push_back(std::move(name));
+  return names;
+}
+
+}  // namespace
+
+void connect_relays(const std::vector<DecidedStage>& stages,
+                    const Plan& plan,
+                    const Graph& whole,
+                    int64_t bytes,
+                    std::vector<Connections>& connections) {
+  if (stages.size() == 1) return;
+  const std::vector<OwnedShares> shares = divide_updates(stages, plan);
+  const HoldersByName holders = holders_of_gradients(stages, shares);
+  std::vector<std::string> order =
+      in_turns(segments_of(stages, holders, by_gradient(whole)), stages.size());
+  StageRelays gradients = relay_all(holders, order, Relays(stages, kRelayGradients, bytes));
+  std::ranges::reverse(order);
+  StageRelays values =
+      relay_all(holders_of_values(stages, shares), order, Relays(stages, kRelayValues, bytes));
+  for (size_t s = 0; s < stages.size(); ++s) {
+    connections[s].gradients = std::move(gradients[s]);
+    connections[s].values = std::move(values[s]);
+    connections[s].shares = shares[s];
+  }
+}
+
+}  // namespace medley
