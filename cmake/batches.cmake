@@ -34,7 +34,7 @@ function(medley_batch target most)
 endfunction()
 
 # Targets of one kind are compiled with the same flags, and share what is precompiled.
-# core: a module without PyTorch; test: a test program without; torch, bindings: for one target alone.
+# core: a module without PyTorch; torch: one with; test: a test program without; bindings: for one target alone.
 function(medley_precompile target kind)
   if(NOT MEDLEY_BATCHES)
     return()
@@ -44,7 +44,7 @@ function(medley_precompile target kind)
   set(torch_headers ${medley_std_headers} ${medley_torch_headers})
   set(bindings_headers ${medley_std_headers} <nanobind/nanobind.h> <nanobind/stl/string.h>
       <nanobind/stl/vector.h>)
-  if(NOT kind STREQUAL core AND NOT kind STREQUAL test)
+  if(kind STREQUAL bindings)
     target_precompile_headers(${target} PRIVATE ${${kind}_headers})
     return()
   endif()

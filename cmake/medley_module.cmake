@@ -1,16 +1,22 @@
-# medley_module(<name> [FOR_TESTS] [COLD] [DEPS <module>...] [HEADERS <module>...] [LIBS <target>...] [PROGRAM <program>]
+# medley_module(<name> [FOR_TESTS] [COLD] [TORCH] [DEPS <module>...] [HEADERS <module>...] [LIBS <target>...] [PROGRAM <program>]
 #               [TEST_DEPS <module>...] [TEST_LIBS <target>...])
 #
 # One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
 # it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
 # which makes the executable that PROGRAM names.  FOR_TESTS: nothing that ships links it, and it
 # is built where something needs it.  COLD: nobody waits for what it computes; -O1 is compiled in three quarters of
-# the time.
+# the time.  TORCH: it includes and links PyTorch, and is built with MEDLEY_TORCH only.
 # scripts/check_layers.py reads DEPS and HEADERS: they are the only statement of who may
 # include whom; tests may include TEST_DEPS too.  HEADERS: of these modules nothing is linked.
 # Headers of LIBS are seen by this module and its test only.
 function(medley_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS;COLD" "PROGRAM" "DEPS;HEADERS;LIBS;TEST_DEPS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS;COLD;TORCH" "PROGRAM" "DEPS;HEADERS;LIBS;TEST_DEPS;TEST_LIBS")
+  if(arg_TORCH)
+    if(NOT MEDLEY_TORCH)
+      return()
+    endif()
+    list(APPEND arg_LIBS medley::torch)
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
@@ -25,9 +31,10 @@ function(medley_module name)
   target_include_directories(medley_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(medley_${name} PUBLIC ${arg_DEPS} fmt::fmt PRIVATE ${arg_LIBS})
   medley_options(medley_${name})
-  if(name STREQUAL torch)
+  if(arg_TORCH)
     medley_batch(medley_${name} 13)
     medley_precompile(medley_${name} torch)
+    set_property(GLOBAL APPEND PROPERTY MEDLEY_TORCH_MODULES medley_${name})
   else()
     medley_batch(medley_${name} 22)
     # Costs, estimates and simulated times are the same on every machine: no fused multiply-adds.
@@ -57,12 +64,12 @@ function(medley_module name)
     medley_batch(${name}_test 22)
     # What runs long is in the modules: tests that are not optimized are built in half the time.
     target_compile_options(${name}_test PRIVATE -O0)
-    if(NOT name STREQUAL torch)
+    if(NOT arg_TORCH)
       medley_precompile(${name}_test test)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS unit)
-    if(NOT name STREQUAL torch)
+    if(NOT arg_TORCH)
       set_property(GLOBAL APPEND PROPERTY MEDLEY_TEST_PROGRAMS ${name}_test)
     endif()
   endif()

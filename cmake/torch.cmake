@@ -25,7 +25,8 @@ target_include_directories(medley_libtorch SYSTEM INTERFACE
 target_link_libraries(medley_libtorch INTERFACE
   ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so
   Threads::Threads)
-target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED)
+# The wheel brings the headers of its own fmt, which differ from the library of the system.
+target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED FMT_HEADER_ONLY)
 target_compile_options(medley_libtorch INTERFACE -Wno-conversion)
 # The wheel finds its own neighbours (CUDA libraries included) when it is loaded.
 target_link_options(medley_libtorch INTERFACE -Wl,--allow-shlib-undefined

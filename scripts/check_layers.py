@@ -1,8 +1,9 @@
 """Fail if a file under medley/ includes a module that its CMakeLists.txt does not name.
 
-It names them in DEPS and, where nothing of them is linked, in HEADERS. Rooms above the command line
-are known to the one that has the table of them. Fail, too, if Python reads an environment variable
-in another file than the two that may.
+It names them in DEPS and, where nothing of them is linked, in HEADERS. A module that says TORCH may
+include PyTorch, and only such modules may depend on it. Rooms above the command line are known to
+the one that has the table of them. Fail, too, if Python reads an environment variable in another
+file than the two that may.
 """
 
 import re
@@ -10,7 +11,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TORCH_MODULE = "torch"
 TESTING = "testing"
 ABOVE = {"goal", "next_best"}  # the command line
 TABLE = "command"
@@ -18,18 +18,28 @@ TABLE = "command"
 READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/fits/known.py"}
 
 
-def declared_deps(module: Path, key: str) -> set[str]:
+def declaration(module: Path) -> str:
     text = (module / "CMakeLists.txt").read_text()
     call = re.search(r"medley_module\(\s*(\w+)([^)]*)\)", text)
     if not call or call[1] != module.name:
         sys.exit(f"{module}/CMakeLists.txt: expected medley_module({module.name} ...)")
+    return call[2]
+
+
+def torch_modules() -> set[str]:
+    folders = (path.parent for path in ROOT.glob("medley/*/CMakeLists.txt"))
+    return {each.name for each in folders if re.search(r"\bTORCH\b", declaration(each))}
+
+
+def declared_deps(module: Path, key: str) -> set[str]:
     ends = r"(?=\bDEPS\b|\bHEADERS\b|\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|\bTEST_LIBS\b|$)"
-    deps = re.search(rf"\b{key}\b([\w\s]*?){ends}", call[2])
+    deps = re.search(rf"\b{key}\b([\w\s]*?){ends}", declaration(module))
     return set(deps[1].split()) if deps else set()
 
 
 def main() -> int:
     errors = []
+    with_torch = torch_modules()
     for module in sorted(p.parent for p in ROOT.glob("medley/*/CMakeLists.txt")):
         allowed = declared_deps(module, "DEPS") | declared_deps(module, "HEADERS") | {module.name}
         if TESTING in allowed - {module.name}:
@@ -38,6 +48,8 @@ def main() -> int:
             errors.append(
                 f"{module.relative_to(ROOT)}: only '{TABLE}' may depend on '{min(known)}'"
             )
+        for name in sorted(allowed & with_torch) if module.name not in with_torch else ():
+            errors.append(f"{module.relative_to(ROOT)}: only TORCH modules may depend on '{name}'")
         for_tests = allowed | declared_deps(module, "TEST_DEPS")
         for file in sorted(module.glob("*.[ch]*")):
             for number, line in enumerate(file.read_text().splitlines(), 1):
@@ -45,8 +57,8 @@ def main() -> int:
                 may = for_tests if file.name.endswith("_test.cpp") else allowed
                 if (m := re.match(r'#include "medley/(\w+)/', line)) and m[1] not in may:
                     errors.append(f"{where}: '{module.name}' may not include '{m[1]}'")
-                if re.match(r"#include <(torch|ATen|c10)/", line) and module.name != TORCH_MODULE:
-                    errors.append(f"{where}: only medley/{TORCH_MODULE} may include torch")
+                if re.match(r"#include <(torch|ATen|c10)/", line) and module.name not in with_torch:
+                    errors.append(f"{where}: only TORCH modules may include torch")
     for file in sorted(ROOT.glob("python/medley*/**/*.py")):
         name = str(file.relative_to(ROOT))
         for number, line in enumerate(file.read_text().splitlines(), 1):

@@ -27,6 +27,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from check_layers import torch_modules
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test_logs"
 SECONDS = LOGS / "seconds.json"
@@ -149,8 +151,8 @@ def modules_with_tests() -> list[str]:
 
 
 def sanitized_modules(nightly: bool) -> list[str]:
-    # PyTorch itself is not built with sanitizers.
-    return [m for m in modules_with_tests() if (nightly or m in SANITIZED) and m != "torch"]
+    chosen = [m for m in modules_with_tests() if nightly or m in SANITIZED]
+    return [m for m in chosen if m not in torch_modules()]  # PyTorch is built without sanitizers
 
 
 def plain_modules(nightly: bool) -> list[str]:

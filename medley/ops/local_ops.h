@@ -1,8 +1,8 @@
 #pragma once
 
-// The ops of ours, as PyTorch schemas: what `medley/torch` registers under these strings, capture
-// writes and localizers emit. In a graph "medley::mean" is called "medley.mean.default". Knows
-// nothing of how they are computed.
+// The ops of ours, as PyTorch schemas: what `medley/executor` registers under these strings,
+// capture writes and localizers emit. In a graph "medley::mean" is called "medley.mean.default".
+// Knows nothing of how they are computed.
 //
 // Factories in a local graph (aten.zeros, aten.full, aten.arange, ...) name no device: the executor
 // uses its own. Every size in a local graph is that of the shard; none is -1.

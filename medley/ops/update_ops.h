@@ -17,7 +17,7 @@
 // shape, and its flops before it.
 //
 // Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
-// computed (medley/torch/update.h).
+// computed (medley/kernels/update.h).
 
 #include <optional>
 #include <string_view>

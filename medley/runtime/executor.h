@@ -1,6 +1,6 @@
 #pragma once
 
-// The seam to whatever runs ops. Real: the ATen dispatcher (medley/torch). Fake: null (shapes
+// The seam to whatever runs ops. Real: the ATen dispatcher (medley/executor). Fake: null (shapes
 // only). Emulation decorates either.
 
 #include <cstdint>

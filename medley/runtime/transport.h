@@ -1,7 +1,7 @@
 #pragma once
 
 // The seam to whatever moves tensors between devices. Real: torch.distributed process groups
-// (medley/torch). Fake: threads of one process.
+// (medley/transport). Fake: threads of one process.
 
 #include <chrono>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
 // A process of a run: a program on the devices of this process, all of the plan's as threads or one
-// of many. Knows nothing of tensors (medley/torch/run.h does).
+// of many. Knows nothing of tensors (medley/run/run.h does).
 
 #include <memory>
 #include <string>

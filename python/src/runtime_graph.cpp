@@ -6,9 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "medley/executor/graph_runner.h"
+#include "medley/executor/library.h"
 #include "medley/graph/text.h"
-#include "medley/torch/graph_runner.h"
-#include "medley/torch/kernels.h"
 #include "runtime_tensor.h"
 
 namespace nb = nanobind;

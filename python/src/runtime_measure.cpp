@@ -12,13 +12,13 @@
 
 #include <tuple>
 
+#include "medley/executor/aten_executor.h"
+#include "medley/kernels/arguments.h"
+#include "medley/kernels/tensor_buffer.h"
 #include "medley/measure/drift.h"
 #include "medley/measure/session.h"
 #include "medley/profile/profile.h"
-#include "medley/torch/arguments.h"
-#include "medley/torch/aten_executor.h"
-#include "medley/torch/run.h"
-#include "medley/torch/tensor_buffer.h"
+#include "medley/run/run.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

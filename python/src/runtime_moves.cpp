@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "medley/torch/state_moves.h"
+#include "medley/run/state_moves.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

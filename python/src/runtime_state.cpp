@@ -9,7 +9,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "medley/torch/run_state.h"
+#include "medley/run/run_state.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -14,7 +14,7 @@
 
 #include "medley/base/error.h"
 #include "medley/elastic/decision.h"
-#include "medley/torch/run.h"
+#include "medley/run/run.h"
 #include "python/src/dict_reader.h"
 #include "runtime_tensor.h"
 

@@ -9,13 +9,13 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/base/error.h"
+#include "medley/kernels/tensor_buffer.h"
+#include "medley/run/counting_allocator.h"
 #include "medley/runtime/pulse.h"
-#include "medley/torch/c10d_store.h"
-#include "medley/torch/c10d_transport.h"
-#include "medley/torch/counting_allocator.h"
-#include "medley/torch/group_name.h"
-#include "medley/torch/peer_error.h"
-#include "medley/torch/tensor_buffer.h"
+#include "medley/transport/c10d_store.h"
+#include "medley/transport/c10d_transport.h"
+#include "medley/transport/group_name.h"
+#include "medley/transport/peer_error.h"
 #include "runtime_tensor.h"
 
 namespace nb = nanobind;

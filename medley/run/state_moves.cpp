@@ -1,0 +1,242 @@
+#include "medley/run/state_moves.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/kernels/arguments.h"
+#include "medley/kernels/combine.h"
+#include "medley/kernels/strided.h"
+#include "medley/transport/byte_messages.h"
+
+namespace medley {
+namespace {
+
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  MEDLEY_CHECK(tensor.is_contiguous());
+  return tensor.view({-1}).view(at::kByte);
+}
+
+// Bytes that go to others, in pieces, and those that come.
+class Parcels {
+ public:
+  explicit Parcels(const MovePeers& peers)
+      : peers_(peers),
+        pieces_(peers.members.size()),
+        lengths_(peers.members.size(), 0),
+        next_(peers.members.size(), 0) {}
+
+  void send(int to, const at::Tensor& piece) {
+    pieces_[rank_of(to)].push_back(piece.reshape({-1}).cpu());
+  }
+  void expect(int from, int64_t bytes) { lengths_[rank_of(from)] += bytes; }
+
+  // Returns the bytes sent.
+  int64_t exchange() {
+    Tensors sent(pieces_.size());
+    int64_t bytes = 0;
+    for (size_t rank = 0; rank < pieces_.size(); ++rank) {
+      if (pieces_[rank].empty()) continue;
+      sent[rank] = at::cat(pieces_[rank]);
+      pieces_[rank].clear();
+      bytes += sent[rank].numel();
+    }
+    received_ = exchange_bytes(peers_.group, sent, lengths_, peers_.timeout);
+    return bytes;
+  }
+
+  // The next piece of what has come, in the order in which it was sent.
+  at::Tensor take(int from, int64_t bytes) {
+    const size_t rank = rank_of(from);
+    next_[rank] += bytes;
+    return received_[rank].narrow(0, next_[rank] - bytes, bytes);
+  }
+
+ private:
+  size_t rank_of(int device) const {
+    const auto found = std::ranges::find(peers_.members, device);
+    MEDLEY_CHECK(found != peers_.members.end());
+    return at(found - peers_.members.begin());
+  }
+
+  const MovePeers& peers_;
+  std::vector<Tensors> pieces_;          // [rank]
+  std::vector<int64_t> lengths_, next_;  // [rank]
+  Tensors received_;
+};
+
+using OwnStates = std::map<int, const KeptState*>;  // by device, of this process
+using OwnDevices = std::map<int, int>;              // device -> its place among a run's own
+
+class Mover {
+ public:
+  Mover(const Moves& moves, OwnStates before, Run* after, OwnDevices own, const MovePeers* peers)
+      : moves_(moves), before_(std::move(before)), after_(after), own_(std::move(own)) {
+    if (peers) parcels_.emplace(*peers);
+  }
+
+  MovedBytes run() {
+    make_shards();
+    for (const Move& move : moves_.moves) {
+      if (is_taken(move) && move.home >= 0) moved_.homes += move.bytes();
+      if (is_given(move) && is_taken(move)) {
+        keep(move);
+      } else if (is_given(move)) {
+        parcels().send(move.to, strided(as_bytes(old(move)), move.in_from));
+      } else if (is_taken(move)) {
+        parcels().expect(move.from, move.bytes());
+        moved_.received += move.bytes();
+      }
+    }
+    if (parcels_) moved_.sent = parcels_->exchange();
+    for (const Move& move : moves_.moves)
+      if (is_taken(move) && !is_given(move)) {
+        const at::Tensor to = strided(as_bytes(shard(move)), move.in_to);
+        to.copy_(parcels().take(move.from, move.bytes()).view(to.sizes()));
+      }
+    for (const auto& [key, shard] : shards_)
+      after_->give_shard(value(key.second).kind, value(key.second).name, own_.at(key.first), shard);
+    return moved_;
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // device and value
+
+  const HeldValue& value(int v) const { return moves_.values[at(v)]; }
+  bool is_given(const Move& move) const { return before_.contains(move.from); }
+  bool is_taken(const Move& move) const { return own_.contains(move.to); }
+  at::Tensor& shard(const Move& move) { return shards_.at({move.to, move.value}); }
+
+  Parcels& parcels() {
+    MEDLEY_CHECK(parcels_.has_value());
+    return *parcels_;
+  }
+
+  at::Tensor old(const Move& move) {
+    const KeptState& before = *before_.at(move.from);
+    if (move.home >= 0) return before.homes.at(move.home);
+    at::Tensor& known = old_[{move.from, move.value}];
+    if (!known.defined()) {
+      const HeldValue& wanted = value(move.value);
+      known = before.shards.at({wanted.kind, wanted.name}).contiguous();
+      if (known.scalar_type() != to_scalar_type(wanted.dtype))
+        throw Error(Blame::kCaller,
+                    fmt::format("{} \"{}\": found {}, expected {} as before",
+                                wanted.kind,
+                                wanted.name,
+                                to_string(wanted.dtype),
+                                to_string(to_dtype(known.scalar_type()))));
+    }
+    return known;
+  }
+
+  // What no move fills is without elements, or stays as the run has begun it.
+  void make_shards() {
+    std::set<Key> filled;
+    for (const Move& move : moves_.moves)
+      if (is_taken(move)) filled.insert({move.to, move.value});
+    for (const auto& [device, index] : own_)
+      for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
+        if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, index);
+            shard.defined() && (filled.contains({device, v}) || shard.numel() == 0))
+          shards_[{device, v}] = std::move(shard);
+  }
+
+  void keep(const Move& move) {
+    moved_.kept += move.bytes();
+    const at::Tensor from = old(move);
+    at::Tensor& to = shard(move);
+    const auto is_all = [&](const Runs& runs, const at::Tensor& of) {
+      return runs.length == static_cast<int64_t>(of.nbytes());
+    };
+    if (move.from == move.to && move.home < 0 && from.sizes() == to.sizes() &&
+        is_all(move.in_from, from) && is_all(move.in_to, to)) {
+      to = from;
+      return;
+    }
+    strided(as_bytes(to), move.in_to)
+        .copy_(strided(as_bytes(from), move.in_from)
+                   .reshape(strided(as_bytes(to), move.in_to).sizes()));
+  }
+
+  const Moves& moves_;
+  const OwnStates before_;
+  Run* after_;
+  const OwnDevices own_;  // of the run after
+  std::optional<Parcels> parcels_;
+  std::map<Key, at::Tensor> old_, shards_;
+  MovedBytes moved_;
+};
+
+OwnDevices own_devices(const Run* run) {
+  OwnDevices own;
+  for (int i = 0; run && i < run->worker().devices().size(); ++i) own[run->cluster_device(i)] = i;
+  return own;
+}
+
+KeptState hold(Run& run, int index, const std::vector<HeldValue>& values) {
+  KeptState state;
+  for (const HeldValue& value : values)
+    if (const at::Tensor shard = run.shard(value.kind, value.name, index); shard.defined())
+      state.shards[{value.kind, value.name}] = shard.detach();
+  return state;
+}
+
+}  // namespace
+
+KeptState hold(Run& run) {
+  const at::NoGradGuard no_grad;
+  KeptState state;
+  for (const auto& [kind, name] : run.values())
+    if (kind != "gradient")
+      if (const at::Tensor shard = run.shard(kind, name, 0); shard.defined())
+        state.shards[{kind, name}] = shard.detach();
+  return state;
+}
+
+int64_t fill_homes(KeptState& state, const SecondHomes& homes, const MovePeers& peers) {
+  const at::NoGradGuard no_grad;
+  Parcels parcels(peers);
+  for (const SecondHome& home : homes.homes) {
+    const HeldValue& value = homes.values[at(home.value)];
+    if (home.from == peers.device) {
+      const at::Tensor shard = state.shards.at({value.kind, value.name}).contiguous();
+      parcels.send(home.to, strided(as_bytes(shard), home.in_from));
+    } else if (home.to == peers.device) {
+      parcels.expect(home.from, home.bytes());
+    }
+  }
+  const int64_t sent = parcels.exchange();
+  for (size_t h = 0; h < homes.homes.size(); ++h)
+    if (homes.homes[h].to == peers.device)
+      state.homes[static_cast<int>(h)] = parcels.take(homes.homes[h].from, homes.homes[h].bytes());
+  return sent;
+}
+
+MovedBytes move_state(const Moves& moves,
+                      const KeptState& before,
+                      Run* after,
+                      const MovePeers& peers) {
+  const at::NoGradGuard no_grad;
+  const OwnDevices own = after ? OwnDevices{{peers.device, 0}} : OwnDevices{};
+  return Mover(moves, {{peers.device, &before}}, after, own, &peers).run();
+}
+
+MovedBytes share_state(const Moves& moves, Run* before, Run* after, const MovePeers* peers) {
+  const at::NoGradGuard no_grad;
+  std::map<int, KeptState> states;
+  OwnStates own;
+  for (const auto& [device, index] : own_devices(before))
+    own[device] = &(states[device] = hold(*before, index, moves.values));
+  return Mover(moves, own, after, own_devices(after), peers).run();
+}
+
+}  // namespace medley

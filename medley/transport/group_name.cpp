@@ -1,0 +1,15 @@
+#include "medley/transport/group_name.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace medley {
+
+std::string group_name(std::vector<int> devices, int epoch) {
+  std::sort(devices.begin(), devices.end());
+  return fmt::format("medley/{}/{}", epoch, fmt::join(devices, ","));
+}
+
+}  // namespace medley
