@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/boxes/cells.h"

@@ -1,6 +1,5 @@
 #include "medley/boxes/runs.h"
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {

@@ -3,8 +3,6 @@
 #include <array>
 #include <cstring>
 
-#include "medley/base/at.h"
-
 namespace medley {
 namespace {
 

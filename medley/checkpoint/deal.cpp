@@ -6,7 +6,6 @@
 #include <deque>
 #include <map>
 #include <numeric>
-#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

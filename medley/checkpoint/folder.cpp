@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/sha256.h"
 

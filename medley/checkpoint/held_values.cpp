@@ -1,7 +1,6 @@
 #include "medley/checkpoint/held_values.h"
 
 #include <map>
-#include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/graph/size.h"

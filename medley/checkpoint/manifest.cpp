@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/json_string.h"
 

@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/base/json_place.h"
 #include "medley/checkpoint/manifest.h"
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "medley/base/at.h"

@@ -1,13 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/units.h"
 #include "medley/cli/explain_groups.h"

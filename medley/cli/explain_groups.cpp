@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "medley/cli/explain_words.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
 

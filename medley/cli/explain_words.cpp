@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "medley/base/at.h"
-#include "medley/plan/plan.h"
 #include "medley/sharding/choice.h"
 
 namespace medley {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/graph/verify.h"
 #include "medley/plan/verify_rows.h"

@@ -3,7 +3,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {

@@ -1,7 +1,6 @@
 #include "medley/elastic/second_homes.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>

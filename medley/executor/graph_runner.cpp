@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/executor/aten_executor.h"

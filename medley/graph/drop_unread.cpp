@@ -1,7 +1,6 @@
 #include <array>
 #include <string_view>
 
-#include "medley/base/at.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {

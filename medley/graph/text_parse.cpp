@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>

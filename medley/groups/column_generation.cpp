@@ -1,10 +1,8 @@
 #include "medley/groups/column_generation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
-#include "medley/base/at.h"
 #include "medley/base/parallel.h"
 
 namespace medley {

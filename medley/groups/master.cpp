@@ -3,7 +3,6 @@
 #include <ClpSimplex.hpp>
 #include <algorithm>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {

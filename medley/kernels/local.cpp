@@ -10,8 +10,6 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <cmath>
-
 #include "medley/kernels/kernels.h"
 #include "medley/kernels/places.h"
 

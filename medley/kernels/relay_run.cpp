@@ -7,7 +7,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/kernels/combine.h"
 #include "medley/kernels/strided.h"
 
 namespace medley {

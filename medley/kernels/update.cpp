@@ -7,7 +7,6 @@
 
 #include <array>
 #include <map>
-#include <tuple>
 
 #include "medley/kernels/update_codes.h"
 #include "medley/kernels/update_matrix.h"

@@ -1,7 +1,5 @@
 #include "medley/lower/connect.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <span>

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/graph/dtype.h"
 #include "medley/program/symbols.h"
 #include "medley/sharding/state.h"
 

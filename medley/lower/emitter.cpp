@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"

@@ -1,7 +1,6 @@
 // What goes from stage to stage (crossing.h).
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/lower/emitter.h"
 

@@ -1,7 +1,5 @@
 // What several stages sum (relays.h).
 
-#include <algorithm>
-
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"

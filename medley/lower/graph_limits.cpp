@@ -6,7 +6,6 @@
 
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
-#include "medley/lower/lower.h"
 #include "medley/plan/compute_types.h"
 
 namespace medley {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
-#include "medley/lower/connect.h"
 #include "medley/lower/cross_entropy.h"
 #include "medley/lower/emitter.h"
 #include "medley/lower/relays.h"

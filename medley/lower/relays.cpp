@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/lower/owned_shares.h"
 #include "medley/program/calls.h"
 

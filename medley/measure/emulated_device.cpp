@@ -2,7 +2,6 @@
 
 #include "medley/emulation/emulated_clock.h"
 #include "medley/emulation/emulated_executor.h"
-#include "medley/emulation/ledger.h"
 #include "medley/network/topology.h"
 #include "medley/runtime/null_executor.h"
 

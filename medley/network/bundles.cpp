@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 
 namespace medley {
 namespace {

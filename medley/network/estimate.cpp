@@ -7,7 +7,6 @@
 #include <set>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 
 namespace medley {
 namespace {

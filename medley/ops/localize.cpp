@@ -1,7 +1,6 @@
 #include "medley/ops/localize.h"
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 
 namespace medley {
 

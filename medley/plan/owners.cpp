@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "medley/base/at.h"
-
 namespace medley {
 namespace {
 

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "medley/base/error.h"
 #include "medley/base/json_place.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"

@@ -11,7 +11,6 @@
 #include <set>
 #include <utility>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/groups/autohet.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/ops/rule.h"

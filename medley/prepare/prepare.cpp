@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "medley/base/at.h"
 #include "medley/program/walk.h"
 
 namespace medley {

@@ -9,10 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
-#include <map>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/executor/aten_executor.h"
 #include "medley/kernels/arguments.h"

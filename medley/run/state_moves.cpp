@@ -5,10 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
-#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

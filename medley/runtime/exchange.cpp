@@ -7,7 +7,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/program/calls.h"
 #include "medley/program/groups.h"
 #include "medley/program/lanes.h"
 

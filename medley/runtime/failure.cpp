@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "medley/base/error.h"
-
 namespace medley {
 
 using nlohmann::json;

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/program/commit.h"
 #include "medley/program/symbols_read.h"
 #include "medley/runtime/exchange.h"

@@ -1,10 +1,8 @@
 #include "medley/schedule/h1f1b.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/schedule/best_counts.h"
 #include "medley/schedule/counts.h"
 #include "medley/schedule/period.h"

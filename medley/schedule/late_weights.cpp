@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/best_counts.h"
 #include "medley/schedule/stage_ends.h"

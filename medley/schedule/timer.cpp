@@ -1,7 +1,6 @@
 #include "medley/schedule/timer.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "medley/base/at.h"

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
-#include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/network/estimate.h"
 #include "medley/program/symbols_read.h"
 #include "medley/program/walk.h"

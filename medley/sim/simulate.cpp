@@ -1,11 +1,8 @@
 #include "medley/sim/simulate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <optional>
 #include <set>
 
 #include "medley/base/at.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/solve/pbqp_contract.h"
 #include "medley/solve/pbqp_core.h"

@@ -2,7 +2,6 @@
 #include "medley/base/at.h"
 
 #include <algorithm>
-#include <span>
 
 namespace medley::pbqp {
 namespace {

@@ -4,9 +4,6 @@
 #include <bit>
 #include <numeric>
 
-#include "medley/base/at.h"
-#include "medley/base/error.h"
-
 namespace medley::pbqp {
 namespace {
 

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <queue>
 
 #include "medley/base/at.h"

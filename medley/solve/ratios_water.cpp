@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "medley/base/error.h"
-
 namespace medley {
 namespace {
 

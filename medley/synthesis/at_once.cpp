@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "medley/base/at.h"
 #include "medley/base/parallel.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "medley/base/error.h"
 #include "medley/sharding/parts.h"
 #include "medley/solve/balance.h"
 #include "medley/synthesis/fit.h"

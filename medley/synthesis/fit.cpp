@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <vector>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

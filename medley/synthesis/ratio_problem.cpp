@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "medley/base/at.h"

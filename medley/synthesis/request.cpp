@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "medley/base/error.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"

@@ -8,8 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/lower/lower.h"
 #include "medley/sharding/coupling.h"

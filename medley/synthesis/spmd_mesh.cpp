@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/sharding/conversion.h"
 

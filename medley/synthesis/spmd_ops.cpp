@@ -4,10 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "medley/base/at.h"
-#include "medley/base/error.h"
-#include "medley/ops/rule.h"
-
 namespace medley {
 namespace {
 

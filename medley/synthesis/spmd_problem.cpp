@@ -1,13 +1,7 @@
 #include "medley/synthesis/spmd_problem.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <set>
-
-#include "medley/base/at.h"
-#include "medley/base/error.h"
 
 namespace medley {
 namespace {

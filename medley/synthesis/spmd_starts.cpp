@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "medley/base/at.h"
 #include "medley/sharding/parts.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/ratio_problem.h"

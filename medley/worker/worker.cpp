@@ -3,7 +3,6 @@
 #include <mutex>
 #include <optional>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/trace/trace.h"
 

@@ -6,11 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <sstream>
 #include <string>
 
-#include "medley/base/error.h"
 #include "medley/graph/graph.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/rule.h"

@@ -5,7 +5,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <variant>
 
 #include "medley/base/error.h"
