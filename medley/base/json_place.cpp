@@ -115,11 +115,6 @@ std::string read_text(const JsonPlace& at) {
   return at.json->get<std::string>();
 }
 
-bool read_bool(const JsonPlace& at) {
-  if (!at.json->is_boolean()) at.refuse("true or false");
-  return at.json->get<bool>();
-}
-
 int64_t read_integer(const JsonPlace& at, int64_t smallest, int64_t largest) {
   const auto& json = *at.json;
   const bool fits = json.is_number_unsigned()

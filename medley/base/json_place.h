@@ -30,7 +30,6 @@ nlohmann::json parse_json(std::string_view text, std::string_view file);
 bool says_format(std::string_view text, std::string_view format);
 
 std::string read_text(const JsonPlace& at);
-bool read_bool(const JsonPlace& at);
 int64_t read_integer(const JsonPlace& at, int64_t smallest, int64_t largest);
 std::vector<JsonPlace> read_list(const JsonPlace& at);
 std::vector<std::string> read_texts(const JsonPlace& at);
