@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "medley/cluster/cluster.h"
-#include "medley/lower/emitter.h"
+#include "medley/program/walk.h"
 
 namespace medley {
 

@@ -6,8 +6,9 @@
 
 #include "medley/base/at.h"
 #include "medley/lower/cross_entropy.h"
-#include "medley/lower/emitter.h"
-#include "medley/lower/relays.h"
+#include "medley/lower/gradient_sync.h"
+#include "medley/lower/stage_transfers.h"
+#include "medley/lower/step_sums.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
 #include "medley/program/call_parts.h"
@@ -33,38 +34,36 @@ class Lowering {
         global_batch_(global_batch),
         fewest_classes_(decided.fewest_classes),
         options_(options),
-        emitter_(decided.completed, decided.mesh, options) {
-    emitter_.stage.devices = decided.devices;
-    emitter_.stage.mesh = decided.mesh;
-    emitter_.stage.pipeline = decided.pipeline;
-    emitter_.stage.bf16_as = decided.bf16_as;
-    emitter_.stage.workspaces = decided.workspaces;
-  }
+        local_(decided),
+        redistribution_(local_, options.bucket_bytes),
+        values_(local_, redistribution_),
+        transfers_(local_, values_),
+        sums_(local_, values_),
+        sync_(local_, values_, redistribution_, connections) {}
 
   LoweredStage run() {
-    emitter_.expect_relays(connections_);
     for (const Input& input : graph_.inputs)
       if (input.kind != InputKind::kReceived) add_input_of(input);
     if (batches_ > 0) save_changing_buffers();
-    for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
+    for (const auto& [value, crossing] : connections_.receives) transfers_.receive(value, crossing);
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
-        emitter_.relay(output.name, output.value);
+        sync_.relay(output.name, output.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
       const Phase before = i > 0 ? graph_.ops[i - 1].phase : Phase::kForward;
       if (before != phase && before == Phase::kBackward) end_backward();
-      if (before != phase && phase == Phase::kBackward) emitter_.receive_new_values();
+      if (before != phase && phase == Phase::kBackward) transfers_.receive_new_values();
       // Before the update waits for anybody.
       if (before != phase && phase == Phase::kUpdate) begin_update();
-      emitter_.enter(phase_of(graph_.ops[i]), false);
+      local_.enter(phase_of(graph_.ops[i]), false);
       emit(static_cast<OpId>(i));
     }
     if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
     if (graph_.ops.empty() || graph_.ops.back().phase != Phase::kUpdate) begin_update();
     store_outputs();
     finish();
-    return std::move(emitter_.stage);
+    return std::move(local_.stage);
   }
 
  private:
@@ -77,12 +76,12 @@ class Lowering {
       for (ExtentId extent : dim)
         sizes.push_back(completed_.factors->extent_sizes[static_cast<size_t>(extent)]);
     }
-    if (const OwnedShare* share = emitter_.find_share(whole)) {
-      const auto& [position, interval] = *share;
-      const Size& full = emitter_.full_size(whole, position);
+    if (const auto share = local_.shares.find(whole); share != local_.shares.end()) {
+      const auto& [position, interval] = share->second;
+      const Size& full = local_.full_size(whole, position);
       placed.cuts.push_back({position,
-                             emitter_.symbols.begin_within(at, position, full, interval),
-                             emitter_.symbols.length_within(at, position, full, interval)});
+                             local_.symbols.begin_within(at, position, full, interval),
+                             local_.symbols.length_within(at, position, full, interval)});
     }
     for (const AxisState& axis : at) {
       const int position = axis.position;
@@ -91,10 +90,10 @@ class Lowering {
             return cut.position == position;
           }))
         continue;
-      const Size& full = emitter_.full_size(whole, position);
+      const Size& full = local_.full_size(whole, position);
       placed.cuts.push_back({position,
-                             emitter_.symbols.offset(at, position, full),
-                             emitter_.symbols.length(at, position, full)});
+                             local_.symbols.offset(at, position, full),
+                             local_.symbols.length(at, position, full)});
     }
     return placed;
   }
@@ -105,20 +104,20 @@ class Lowering {
           found != connections_.metrics.end())
         return add_carried_input(input, found->first, found->second);
     if (input.kind == InputKind::kState && input.name != kLossScaleState)
-      emitter_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
+      sync_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
     Input local = input;
-    local.value = emitter_.add_local_input(input, state(input.value));
-    emitter_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
+    local.value = values_.add_input(input, state(input.value));
+    local_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
   }
 
   // The rows of the whole batch are a buffer, on every device.
   void add_carried_input(const Input& input, const std::string& name, TensorType type) {
     type.dtype = type_of(graph_, input.value).dtype;
-    emitter_.enter(Phase::kForward, false);
-    const ValueId local = emitter_.add_carried_input(input, name, type);
-    Placement placed{{InputKind::kBuffer, name, local}, emitter_.whole(), {}, {}};
+    local_.enter(Phase::kForward, false);
+    const ValueId local = sums_.add_carried_input(input, name, type);
+    Placement placed{{InputKind::kBuffer, name, local}, local_.whole(), {}, {}};
     for (const Size& size : type.shape) placed.factors.push_back({size});
-    emitter_.stage.inputs.push_back(std::move(placed));
+    local_.stage.inputs.push_back(std::move(placed));
   }
 
   const std::string* find_rows(const Op& op) const {
@@ -135,9 +134,8 @@ class Lowering {
   // Adds the rows that this device has of each micro-batch.
   void collect_rows(const Op& op, const std::string& name) {
     const TensorType type = summed(name, op.results[0]);
-    const ValueId placed = emitter_.place_rows(operands(op)[0], type);
-    rows_[name] = emitter_.add_local_op(
-        {"medley.accumulate.default", {ValueArgument{placed}}, {}, op.phase, "", ""}, {type})[0];
+    const ValueId placed = sums_.place_rows(operands(op)[0], type);
+    rows_[name] = local_.add_op("medley.accumulate.default", {ValueArgument{placed}}, type);
   }
 
   // Sums over a batch that is a micro-batch are known when it goes forward.
@@ -162,10 +160,10 @@ class Lowering {
     const std::string* divided = share ? share : averaged;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone
-                       : share && i == 0  ? emitter_.take_share(*share, values[i], wanted[i])
-                                          : emitter_.in_state(values[i], wanted[i]));
+                       : share && i == 0  ? sync_.take_share(*share, values[i], wanted[i])
+                                          : values_.in_state(values[i], wanted[i]));
       form.operands.push_back(values[i] == kNone ? TensorType{}
-                                                 : emitter_.stage.graph.values[at(locals[i])].type);
+                                                 : local_.stage.graph.values[at(locals[i])].type);
     }
     size_t next = 0;
     for_each_operand(local, [&](ValueId& value) {
@@ -174,12 +172,12 @@ class Lowering {
     });
     const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
     if (phase != op.phase && accumulates(op))
-      return emitter_.define(op.results[0], states[0], locals[0], phase);
+      return values_.define(op.results[0], states[0], locals[0]);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
-      if (divided && op.results[r] != kNone) emitter_.restrict_to_share(*divided, op.results[r]);
-      form.results.push_back(
-          op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
+      if (divided && op.results[r] != kNone) sync_.restrict_to_share(*divided, op.results[r]);
+      form.results.push_back(op.results[r] == kNone ? TensorType{}
+                                                    : local_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
     }
     localize(id, local, form, choice, states);
@@ -188,42 +186,42 @@ class Lowering {
       local.arguments.emplace_back(Size(batches_));
     }
     local.results.clear();
-    const std::vector<ValueId> fresh = emitter_.add_local_op(std::move(local), types);
-    std::vector<ValueId>& results = emitter_.stage.graph.ops.back().results;
+    const std::vector<ValueId> fresh = local_.add_op(std::move(local), types);
+    std::vector<ValueId>& results = local_.stage.graph.ops.back().results;
     results.clear();
     size_t used = 0;
     for (size_t r = 0; r < op.results.size(); ++r) {
       results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
       if (results[r] == kNone) continue;
-      emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
-      emitter_.define(op.results[r], states[r], results[r], phase);
+      local_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
+      values_.define(op.results[r], states[r], results[r]);
     }
-    if (share) emitter_.send_value(*share, op.results[0]);
+    if (share) sync_.send_value(*share, op.results[0]);
     if (accumulates(op)) synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
-      emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());
+      sums_.sum_over_stages(op.results[0], kNormSum, norm_devices());
     // Accumulated values are sent after the last micro-batch.
-    emitter_.enter(phase, accumulates(op));
+    local_.enter(phase, accumulates(op));
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
-        if (!to->second.once) emitter_.send(result, to->second);
-    emitter_.enter(phase, false);
+        if (!to->second.once) transfers_.send(result, to->second);
+    local_.enter(phase, false);
   }
 
   // A commit is for all devices, also where some or all of them could do without the others; so is
   // whether the gradients are finite.
   std::vector<int> norm_devices() const {
-    const bool alone = connections_.norm_devices.empty() && emitter_.stage.devices.size() > 1;
+    const bool alone = connections_.norm_devices.empty() && local_.stage.devices.size() > 1;
     const bool for_all = options_.commit || completed_.prepared->scales_loss;
-    return for_all && alone ? emitter_.stage.devices : connections_.norm_devices;
+    return for_all && alone ? local_.stage.devices : connections_.norm_devices;
   }
 
   // A stage without a backward phase has nothing to give, but takes.
   void begin_update() {
-    emitter_.enter(Phase::kUpdate, false);
-    emitter_.flush_relays();
+    local_.enter(Phase::kUpdate, false);
+    sync_.flush();
     // New values set out behind all sums.
-    if (!connections_.values.empty()) emitter_.finish_relays();
+    if (!connections_.values.empty()) sync_.finish();
     send_new_values();
   }
 
@@ -234,11 +232,11 @@ class Lowering {
         for (auto [to, end] = connections_.sends.equal_range(value); to != end; ++to) {
           const Crossing& crossing = to->second;
           if (!crossing.once) continue;
-          emitter_.enter(Phase::kForward, false);
-          emitter_.keep_for_update(emitter_.in_state(
-              value, crossing.from.dim < 0 ? emitter_.whole() : crossing.from.state));
-          emitter_.enter(Phase::kUpdate, false);
-          emitter_.send(value, crossing);
+          local_.enter(Phase::kForward, false);
+          local_.keep_for_update(values_.in_state(
+              value, crossing.from.dim < 0 ? local_.whole() : crossing.from.state));
+          local_.enter(Phase::kUpdate, false);
+          transfers_.send(value, crossing);
         }
   }
 
@@ -273,74 +271,74 @@ class Lowering {
                                                                     : replicated());
     const Size& full = sizes[static_cast<size_t>(extent_of(*completed_.factors, id, cut))];
     LocalCut local{
-        cut, emitter_.symbols.length(at, 0, full), emitter_.symbols.offset(at, 0, full), full};
+        cut, local_.symbols.length(at, 0, full), local_.symbols.offset(at, 0, full), full};
     for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
       local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
     return local;
   }
 
   void describe_factors(ValueId value, const State& at, LocalForm& form) {
-    form.factor_sizes = emitter_.local_factors(value, at);
-    const std::vector<Size> whole = emitter_.local_factors(value, emitter_.whole());
+    form.factor_sizes = local_.local_factors(value, at);
+    const std::vector<Size> whole = local_.local_factors(value, local_.whole());
     for (size_t p = 0; p < whole.size(); ++p) {
       const int position = static_cast<int>(p);
       const bool batch = whole[p] == SymbolTable::rows();
       if (batch && batches_ == 0) form.counted_rows = position;
       form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
-      form.factor_offsets.push_back(batch ? emitter_.symbols.row(at, position, whole[p])
-                                          : emitter_.symbols.offset(at, position, whole[p]));
+      form.factor_offsets.push_back(batch ? local_.symbols.row(at, position, whole[p])
+                                          : local_.symbols.offset(at, position, whole[p]));
     }
   }
 
   // After the last micro-batch, weights become the whole step's at once, and gradients set out for
   // where the update needs them.
   void synchronise(const Op& op) {
-    emitter_.enter(op.phase, true);
+    local_.enter(op.phase, true);
     if (is_prologue(op.phase)) sum_weight(op);
     if (op.phase == Phase::kBackward) {
-      if (types_differ()) emitter_.agree(op.results[0]);
+      if (types_differ()) values_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0] &&
-            !emitter_.relay(graph_.outputs[i].name, op.results[0]))
-          emitter_.start(op.results[0], completed_.assignment.stored[i]);
+            !sync_.relay(graph_.outputs[i].name, op.results[0]))
+          values_.start(op.results[0], completed_.assignment.stored[i]);
     }
-    emitter_.enter(op.phase, false);
+    local_.enter(op.phase, false);
   }
 
   bool types_differ() const {
-    const std::vector<DType>& types = emitter_.stage.bf16_as;
+    const std::vector<DType>& types = local_.stage.bf16_as;
     return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
   }
 
   // Sums a weight over this pipeline, then over all.
   void sum_weight(const Op& op) {
     const ValueId weight = op.results[0];
-    emitter_.in_state(weight, emitter_.whole());
+    values_.in_state(weight, local_.whole());
     if (connections_.weights.empty()) return;
     const std::string& name = completed_.prepared->names[at(op_of(weight))];
     const std::string number = name.substr(name.rfind('.') + 1);
     const std::string& what = completed_.prepared->weights.at(std::stoul(number));
     const SummedWeight& sum = connections_.weights.at(what);
-    emitter_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
+    sums_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
   }
 
   OpId op_of(ValueId value) const { return graph_.values[at(value)].producer; }
 
   void end_backward() {
-    emitter_.enter(Phase::kBackward, true);
-    emitter_.flush_buckets();
-    emitter_.flush_relays();
+    local_.enter(Phase::kBackward, true);
+    redistribution_.flush_buckets();
+    sync_.flush();
   }
 
   // The backward phase of a micro-batch reads buffers as they were before the next one.
   void save_changing_buffers() {
-    emitter_.enter(Phase::kForward, false);
+    local_.enter(Phase::kForward, false);
     for (const Output& output : graph_.outputs)
       for (const Input& input : graph_.inputs)
         if (output.kind == OutputKind::kBuffer && input.kind == InputKind::kBuffer &&
             input.name == output.name)
-          emitter_.save_for_backward(input.value);
+          values_.save_for_backward(input.value);
   }
 
   bool comes_at_the_end(ValueId value) const {
@@ -352,30 +350,30 @@ class Lowering {
   // The new value of a buffer, which its readers may see until the end of the step, when it takes
   // the place of the old one; or as soon as the micro-batch has gone forward.
   ValueId new_value(ValueId value, const State& kept) {
-    emitter_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
-    if (types_differ() && !comes_at_the_end(value)) emitter_.agree(value);
-    const ValueId local = emitter_.in_state(value, kept);
-    return batches_ > 0 ? local : emitter_.keep_for_update(local);
+    local_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
+    if (types_differ() && !comes_at_the_end(value)) values_.agree(value);
+    const ValueId local = values_.in_state(value, kept);
+    return batches_ > 0 ? local : local_.keep_for_update(local);
   }
 
   using LocalInputs = std::map<std::pair<InputKind, std::string>, ValueId>;
 
   // Assigns new values of parameters that owners divide.
   void assign_received_values(const LocalInputs& inputs) {
-    emitter_.enter(Phase::kUpdate, false);
-    emitter_.send_values();
+    local_.enter(Phase::kUpdate, false);
+    sync_.send_values();
     const auto& [shares, elsewhere] = completed_.prepared->updated;
     for (const Input& input : graph_.inputs)
       if (input.kind == InputKind::kParameter &&
           (shares.contains(input.name) || elsewhere.contains(input.name)))
-        assigns_[Phase::kUpdate].push_back({emitter_.receive_value(input.name, input.value),
+        assigns_[Phase::kUpdate].push_back({sync_.receive_value(input.name, input.value),
                                             inputs.at({InputKind::kParameter, input.name})});
   }
 
   // Brings every output to where it is kept, and notes what replaces what.
   void store_outputs() {
     LocalInputs inputs;
-    for (const Placement& placed : emitter_.stage.inputs)
+    for (const Placement& placed : local_.stage.inputs)
       inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
     assign_received_values(inputs);
     const auto& [shares, elsewhere] = completed_.prepared->updated;
@@ -386,22 +384,22 @@ class Lowering {
           (output.kind == OutputKind::kParameter && shares.contains(output.name)))
         continue;
       const State& kept = completed_.assignment.stored[i];
-      emitter_.enter(Phase::kUpdate, false);
+      local_.enter(Phase::kUpdate, false);
       if (types_differ() &&
           (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric))
-        emitter_.agree(output.value);
+        values_.agree(output.value);
       const ValueId local = output.kind == OutputKind::kBuffer
                                 ? new_value(output.value, kept)
-                                : emitter_.in_state(output.value, kept);
+                                : values_.in_state(output.value, kept);
       switch (output.kind) {
         case OutputKind::kLoss:
-          emitter_.stage.loss = local;
+          local_.stage.loss = local;
           break;
         case OutputKind::kMetric:
-          emitter_.stage.metrics[output.name] = local;
+          local_.stage.metrics[output.name] = local;
           break;
         case OutputKind::kGradient:
-          emitter_.stage.gradients.push_back(
+          local_.stage.gradients.push_back(
               placement({InputKind::kParameter, output.name, local}, output.value, kept));
           break;
         case OutputKind::kBuffer:
@@ -419,14 +417,14 @@ class Lowering {
           break;
       }
     }
-    emitter_.enter(Phase::kUpdate, false);
-    ValueId& loss = emitter_.stage.loss;
+    local_.enter(Phase::kUpdate, false);
+    ValueId& loss = local_.stage.loss;
     if (!connections_.all_devices.empty())
       loss = sum_over_all(loss, {connections_.loss, {}}, "loss");
     report_metrics(inputs);
     if (completed_.prepared->gradient_norm != kNone)
-      emitter_.stage.gradient_norm =
-          emitter_.in_state(completed_.prepared->gradient_norm, emitter_.whole());
+      local_.stage.gradient_norm =
+          values_.in_state(completed_.prepared->gradient_norm, local_.whole());
   }
 
   static std::string metric_of(const Output& output) {
@@ -437,24 +435,24 @@ class Lowering {
   void report_metrics(const LocalInputs& inputs) {
     std::map<std::string, TensorType> types = connections_.metrics;
     for (const auto& [name, local] : rows_)
-      types.try_emplace(name, emitter_.stage.graph.values[at(local)].type);
+      types.try_emplace(name, local_.stage.graph.values[at(local)].type);
     const bool is_alone = connections_.all_devices.empty();
-    const std::vector<int>& devices = is_alone ? emitter_.stage.devices : connections_.all_devices;
+    const std::vector<int>& devices = is_alone ? local_.stage.devices : connections_.all_devices;
     for (const auto& [name, type] : types) {
       if (!has_rows_of_all(name, type)) {
         if (is_alone) continue;
-        const auto [found, is_elsewhere] = emitter_.stage.metrics.try_emplace(name, kNone);
+        const auto [found, is_elsewhere] = local_.stage.metrics.try_emplace(name, kNone);
         found->second = sum_over_all(found->second, type, name);
         continue;
       }
       const auto own = rows_.find(name);
-      const ValueId sum = emitter_.sum_rows(
+      const ValueId sum = sums_.sum_rows(
           own == rows_.end() ? std::nullopt : std::optional(own->second), type, name, devices);
-      emitter_.stage.metrics[name] = sum;
+      local_.stage.metrics[name] = sum;
       const auto buffer = inputs.find({InputKind::kBuffer, name});
       if (buffer == inputs.end()) continue;
-      const DType dtype = emitter_.stage.graph.values[at(buffer->second)].type.dtype;
-      assigns_[Phase::kUpdate].push_back({emitter_.cast(sum, dtype), buffer->second});
+      const DType dtype = local_.stage.graph.values[at(buffer->second)].type.dtype;
+      assigns_[Phase::kUpdate].push_back({local_.cast(sum, dtype), buffer->second});
     }
   }
 
@@ -463,28 +461,28 @@ class Lowering {
   }
 
   ValueId sum_over_all(ValueId value, const TensorType& type, const std::string& what) {
-    return emitter_.sum_over_stages(
+    return sums_.sum_over_stages(
         value == kNone ? std::nullopt : std::optional(value), type, what, connections_.all_devices);
   }
 
   void finish() {
-    LoweredStage& stage = emitter_.stage;
-    stage.graph.symbols = emitter_.symbols.names();
+    LoweredStage& stage = local_.stage;
+    stage.graph.symbols = local_.symbols.names();
     std::vector<ValueId> keep = reported(stage);
     for (const auto& [phase, assigns] : assigns_)
       for (const Assign& assign : assigns) keep.push_back(assign.from);
     if (options_.keep_gradients)
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
-    drop_unused(stage, emitter_.items, keep);
-    fuse_cross_entropy(stage, fewest_classes_, emitter_.items, keep);
-    if (has_weights(connections_.order)) send_first(stage, emitter_.items[Phase::kBackward]);
+    drop_unused(stage, local_.items, keep);
+    fuse_cross_entropy(stage, fewest_classes_, local_.items, keep);
+    if (has_weights(connections_.order)) send_first(stage, local_.items[Phase::kBackward]);
     for (Phase phase : {Phase::kForward, Phase::kBackward})
-      if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
+      if (const auto found = local_.items.find(phase); found != local_.items.end())
         prefetch_parameters(stage, found->second);
-    if (const auto found = emitter_.items.find(Phase::kUpdate);
-        options_.commit && found != emitter_.items.end())
+    if (const auto found = local_.items.find(Phase::kUpdate);
+        options_.commit && found != local_.items.end())
       stage.commit = commit_first(stage, found->second);
-    stage.functions = make_functions(stage, emitter_.items, keep);
+    stage.functions = make_functions(stage, local_.items, keep);
     for (Function& function : stage.functions) {
       if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];
       if (function.kind == FunctionKind::kUpdate) function.assigns = assigns_[Phase::kUpdate];
@@ -495,17 +493,16 @@ class Lowering {
       stage.functions.push_back({FunctionKind::kUpdate, {}, assigns_[Phase::kUpdate]});
     add_calls(stage, connections_.order, static_cast<int>(microbatches_.size()));
     fill_tables();
-    stage.symbols = emitter_.symbols;
+    stage.symbols = local_.symbols;
   }
 
   void fill_tables() {
     int64_t row = first_row_;
     for (size_t m = 0; m < microbatches_.size(); ++m) {
-      emitter_.stage.tables.push_back(
-          emitter_.symbols.tables(microbatches_[m], m, row, global_batch_));
+      local_.stage.tables.push_back(local_.symbols.tables(microbatches_[m], m, row, global_batch_));
       row += microbatches_[m].rows;
     }
-    emitter_.stage.microbatches = microbatches_;
+    local_.stage.microbatches = microbatches_;
   }
 
   const Completed& completed_;
@@ -515,7 +512,12 @@ class Lowering {
   const Connections& connections_;
   const int64_t first_row_, global_batch_, fewest_classes_;
   LowerOptions options_;
-  Emitter emitter_;
+  LocalGraph local_;
+  Redistribution redistribution_;
+  LocalValues values_;
+  StageTransfers transfers_;
+  StepSums sums_;
+  GradientSync sync_;
   std::map<Phase, std::vector<Assign>> assigns_;
   std::map<std::string, ValueId> rows_;  // of metrics with rows, what this device has
 };

@@ -50,9 +50,9 @@ class SpmdAxis {
   using Alike = std::vector<int>;
   const std::vector<Alike>& alike() const { return alike_; }
 
-  // Seconds of what the lowering puts in between (lower/emitter.h) in a group of alike()[which]:
-  // a collective and the local copies around it. `shape`: of what a group has together. Collectives
-  // are priced at a few sizes per kind and parts, and interpolated.
+  // Seconds of what the lowering puts in between (lower/redistribution.h) in a group of
+  // alike()[which]: a collective and the local copies around it. `shape`: of what a group has
+  // together. Collectives are priced at a few sizes per kind and parts, and interpolated.
   double price(size_t which,
                const FactoredShape& shape,
                const AxisState& from,

@@ -1,0 +1,56 @@
+#pragma once
+
+// What a step sums over all of its devices, whichever stage they are of: weights, norms, metrics,
+// and rows that every device has of the whole batch.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "medley/lower/local_values.h"
+
+namespace medley {
+
+class StepSums {
+ public:
+  // Requires: both outlive this.
+  StepSums(LocalGraph& graph, LocalValues& values) : graph_(graph), values_(values) {}
+
+  // Replaces a value by its sum over stages, whose devices these are; a stage that does not count
+  // adds nothing. `what`: its name in all stages.
+  void sum_over_stages(ValueId value,
+                       const std::string& what,
+                       const std::vector<int>& devices,
+                       bool counts = true);
+  // Returns the sum over stages of a local value that is whole on every device of its stage; a
+  // stage that has none adds a zero of this type.
+  ValueId sum_over_stages(std::optional<ValueId> local,
+                          const TensorType& type,
+                          const std::string& what,
+                          const std::vector<int>& devices);
+
+  // Returns what this device has of a value with rows, among zeros of all rows: a partial sum over
+  // all devices, of the micro-batch. `type`: that of the sum.
+  ValueId place_rows(ValueId value, const TensorType& type);
+  // Returns its sum over devices; those that have none add zeros.
+  ValueId sum_rows(std::optional<ValueId> local,
+                   const TensorType& type,
+                   const std::string& what,
+                   const std::vector<int>& devices);
+  // Makes a batch input known whose rows a buffer has; returns the local value of the buffer.
+  ValueId add_carried_input(const Input& input, const std::string& buffer, const TensorType& type);
+
+ private:
+  // The place of the batch among the factors of a value, and of the rows here in the whole batch.
+  struct Rows {
+    int position;
+    State state;  // cut by rows only
+    Piece piece;
+  };
+  Rows rows_of(ValueId value, const Size& all);
+
+  LocalGraph& graph_;
+  LocalValues& values_;
+};
+
+}  // namespace medley
