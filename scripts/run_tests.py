@@ -40,9 +40,10 @@ LONGEST_CASES = 15
 # sanitizers; without, nightly only. Nightly all modules are sanitized.
 SANITIZED = ["base", "boxes", "graph"]
 THREADED = [
+    "candidates",
+    "chains",
     "emulation",
     "lower",
-    "pipelines",
     "planner",
     "program",
     "runtime",

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "medley/pipelines/layer_planner.h"
+#include "medley/measured_layers/layer_planner.h"
 
 namespace medley {
 

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <random>
 
-#include "medley/pipelines/pipeline.h"
+#include "medley/chains/pipeline.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "medley/base/json_place.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/table.h"
-#include "medley/pipelines/layer_planner.h"
+#include "medley/measured_layers/layer_planner.h"
 
 namespace medley {
 namespace {

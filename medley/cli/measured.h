@@ -8,7 +8,7 @@
 
 #include "medley/cli/options.h"
 #include "medley/cli/verbs.h"
-#include "medley/pipelines/layer_plan.h"
+#include "medley/measured_layers/layer_plan.h"
 
 namespace medley {
 

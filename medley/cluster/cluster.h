@@ -68,7 +68,7 @@ struct Network {
   double bandwidth = 0;                // bytes/s per port and direction
   double latency = 0;                  // seconds
   std::optional<double> trunk;         // bytes/s per direction, shared by the flows between pools
-  std::vector<MessageCurve> curves{};  // ascending in devices; medley/pipelines prices by these
+  std::vector<MessageCurve> curves{};  // ascending in devices; candidates/pools.h prices by these
   // The devices of a node add up gradients one after the other, not all at once. Makes a difference
   // where curves say that one device alone does not fill a port.
   bool one_flow = false;

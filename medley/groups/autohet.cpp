@@ -11,10 +11,10 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
+#include "medley/candidates/candidates.h"
+#include "medley/candidates/fine_cuts.h"
 #include "medley/groups/group_search.h"
 #include "medley/lower/lower.h"
-#include "medley/pipelines/candidates.h"
-#include "medley/pipelines/fine_cuts.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"

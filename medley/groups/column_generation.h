@@ -5,7 +5,7 @@
 //
 //   master   which pipelines do most rows in a step T?       prices: rows that a device is worth
 //   pricing  which chain does more rows than its devices     the chain search with a price for each
-//            are worth?                                      device (pipelines/chains.h)
+//            are worth?                                      device (chains/chains.h)
 //
 // in turn until there is none. Two masters. In that of generate() a pipeline does, with
 // micro-batches of b rows, a first one after `fill` and one more each period, b (1 + (T - fill) /
@@ -22,8 +22,8 @@
 #include <memory>
 #include <vector>
 
+#include "medley/chains/chains.h"
 #include "medley/groups/master.h"
-#include "medley/pipelines/chains.h"
 
 namespace medley {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "medley/pipelines/pipeline.h"
+#include "medley/chains/pipeline.h"
 
 namespace medley {
 

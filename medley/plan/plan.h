@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "medley/base/infeasible.h"
 #include "medley/cluster/cluster.h"
 #include "medley/graph/graph.h"
 #include "medley/schedule/choice.h"
@@ -103,11 +104,6 @@ inline DType bf16_as(const Plan& plan, const DeviceKind& kind) {
   const auto found = plan.bf16_as.find(kind.name);
   return found == plan.bf16_as.end() ? kind.bf16_as : found->second;
 }
-
-// No plan fits: the sentence that says what does not fit and by how much.
-struct Infeasible {
-  std::string reason;
-};
 
 // For what is about plans of one pipeline only. Requires: the plan is one.
 const Pipeline& only_pipeline(const Plan& plan);

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "medley/base/at.h"
-#include "medley/pipelines/candidates.h"
-#include "medley/pipelines/fine_cuts.h"
+#include "medley/candidates/candidates.h"
+#include "medley/candidates/fine_cuts.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 

@@ -8,12 +8,12 @@
 #include <set>
 
 #include "medley/base/files.h"
+#include "medley/candidates/candidates.h"
+#include "medley/candidates/stage_options.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
-#include "medley/pipelines/candidates.h"
-#include "medley/pipelines/stage_options.h"
 #include "medley/planner/megatron.h"
 #include "medley/planner/planner.h"
 #include "medley/sim/simulate.h"

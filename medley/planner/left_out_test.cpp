@@ -5,9 +5,9 @@
 
 #include "medley/base/error.h"
 #include "medley/base/files.h"
+#include "medley/candidates/stage_options.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/pipelines/stage_options.h"
 #include "medley/planner/planner.h"
 #include "medley/testing/sample_clusters.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "medley/base/at.h"
-#include "medley/pipelines/candidates.h"
+#include "medley/candidates/candidates.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 

@@ -13,10 +13,10 @@
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
+#include "medley/candidates/pool_mesh.h"
+#include "medley/candidates/pools.h"
+#include "medley/candidates/stage_options.h"
 #include "medley/groups/autohet.h"
-#include "medley/pipelines/pool_mesh.h"
-#include "medley/pipelines/pools.h"
-#include "medley/pipelines/stage_options.h"
 #include "medley/plan/compute_types.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"

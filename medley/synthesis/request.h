@@ -23,7 +23,7 @@ namespace medley {
 
 using Outcome = std::variant<Plan, Infeasible>;
 
-class StageSynthesis;  // pipelines/stage_options.h
+class StageSynthesis;  // candidates/stage_options.h
 
 struct Request {
   const Graph& graph;

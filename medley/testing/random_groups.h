@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "medley/chains/pipeline.h"
 #include "medley/groups/gradient_sums.h"
 #include "medley/groups/master.h"
-#include "medley/pipelines/pipeline.h"
 
 namespace medley {
 

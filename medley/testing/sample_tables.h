@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "medley/cluster/cluster.h"
-#include "medley/pipelines/layer_table.h"
+#include "medley/measured_layers/layer_table.h"
 
 namespace medley {
 

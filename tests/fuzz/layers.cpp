@@ -1,6 +1,6 @@
 // A layer table that is accepted prints, and parses back to the same bytes.
 
-#include "medley/pipelines/layer_table.h"
+#include "medley/measured_layers/layer_table.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace medley;

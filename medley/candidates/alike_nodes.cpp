@@ -1,0 +1,82 @@
+#include "medley/candidates/alike_nodes.h"
+
+#include <optional>
+#include <tuple>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+// Of the path between two devices what tells nodes apart; nothing: there is none.
+using NodeLink = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
+
+NodeLink link_between(const Topology& topology, int from, int to) {
+  try {
+    const Path path = topology.path(from, to);
+    return std::tuple(path.network, path.latency, path.bandwidth.value, path.links.size());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Inside a node, and between any two: [from][to], [node][node] between its first devices.
+std::vector<std::vector<NodeLink>> links_between(const Topology& topology,
+                                                 const std::vector<std::vector<int>>& nodes) {
+  std::vector<std::vector<NodeLink>> links(nodes.size());
+  for (size_t a = 0; a < nodes.size(); ++a)
+    for (size_t b = 0; b < nodes.size(); ++b) {
+      NodeLink& link = links[a].emplace_back();
+      if (a != b)
+        link = link_between(topology, nodes[a][0], nodes[b][0]);
+      else if (nodes[a].size() > 1)
+        link = link_between(topology, nodes[a][0], nodes[a][1]);
+      if (a == b && link) std::get<0>(*link) = 0;  // each node has a network of its own
+    }
+  return links;
+}
+
+}  // namespace
+
+AlikeNodes::AlikeNodes(const Cluster& cluster,
+                       const Topology& topology,
+                       const std::vector<int>& devices)
+    : nodes_(by_node(cluster, devices)) {
+  const std::vector<std::vector<NodeLink>> links = links_between(topology, nodes_);
+  const auto are_alike = [&](size_t a, size_t b) {
+    if (nodes_[a].size() != nodes_[b].size() || links[a][a] != links[b][b]) return false;
+    for (size_t d = 0; d < nodes_[a].size(); ++d)
+      if (cluster.kind(nodes_[a][d]) != cluster.kind(nodes_[b][d])) return false;
+    if (links[a][b] != links[b][a]) return false;
+    for (size_t other = 0; other < nodes_.size(); ++other)
+      if (other != a && other != b &&
+          (links[a][other] != links[b][other] || links[other][a] != links[other][b]))
+        return false;
+    return true;
+  };
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    size_t first = 0;
+    while (first < n && (like_[first] != first || !are_alike(first, n))) ++first;
+    like_.push_back(first);
+    for (size_t d = 0; d < nodes_[n].size(); ++d) places_[nodes_[n][d]] = {n, d};
+  }
+}
+
+std::vector<int> AlikeNodes::first_alike(const std::vector<int>& devices) const {
+  std::map<size_t, size_t> stands_for;         // node -> the one in its place
+  std::vector<size_t> next(nodes_.size(), 0);  // [first of those alike] where to look on
+  std::vector<int> result;
+  for (const int device : devices) {
+    const auto [node, place] = places_.at(device);
+    const auto [other, is_new] = stands_for.try_emplace(node);
+    if (is_new) {
+      size_t& from = next[like_[node]];
+      while (like_[from] != like_[node]) ++from;
+      other->second = from++;
+    }
+    result.push_back(nodes_[other->second][place]);
+  }
+  return result;
+}
+
+}  // namespace medley

@@ -1,0 +1,272 @@
+#include "medley/candidates/fine_cuts.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/base/parallel.h"
+
+namespace medley {
+namespace {
+
+constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
+constexpr size_t kMostStarts = 6;
+constexpr double kNearly = 1.03;  // as fast by the timer as the fastest
+// The simulator's step in the timer's: beyond this, the timer knows little of what counts.
+constexpr double kTimerKnows = 1.1;
+constexpr size_t kMostMoved = 3;     // that are synthesised at once, and
+constexpr int kMostRounds = 3;       // of them
+constexpr int kMostMoves = 12;       // of cuts in one,
+constexpr int kFarthest = 3;         // by so many parts,
+constexpr size_t kMostTogether = 3;  // of so many neighbours
+constexpr int kMostPriced = 2;
+
+template <typename Quantity>
+void scale(Quantity& quantity, double factor) {
+  quantity = {static_cast<int64_t>(static_cast<double>(quantity.value) * factor)};
+}
+
+// Layers, and their parts.
+struct Parts {
+  Parts(CandidateSet& whole, CandidateSet& finer) : layers(whole), parts(finer) {
+    const std::vector<Layer>&all = whole.layers().layers, &own = finer.layers().layers;
+    std::vector<double> sums(all.size());
+    int layer = -1;
+    for (const Layer& part : own) {
+      if (at(layer + 1) < all.size() && part.begin == all[at(layer + 1)].begin) ++layer;
+      layer_of.push_back(layer);
+      shares.push_back(1 + part.flops + part.backward_flops);
+      sums[at(layer)] += shares.back();
+    }
+    for (size_t p = 0; p < own.size(); ++p) shares[p] /= sums[at(layer_of[p])];
+  }
+  int part_of(int layer) const {
+    return static_cast<int>(std::ranges::lower_bound(layer_of, layer) - layer_of.begin());
+  }
+
+  CandidateSet &layers, &parts;
+  std::vector<int> layer_of;   // [part]
+  std::vector<double> shares;  // [part] of the flops of its layer
+};
+
+// A pipeline with other cuts: what its stages and cuts take is read off those that it has.
+class OtherCuts {
+ public:
+  OtherCuts(const PipelineCandidate& pipeline,
+            const PipelinePlan& plan,
+            bool is_alone,
+            const Parts& parts)
+      : pipeline_(pipeline),
+        plan_(plan),
+        is_alone_(is_alone),
+        parts_(parts),
+        cuts_(parts.parts.cuts(pipeline)) {
+    for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+      const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s);
+      std::vector<double>& sums = sums_.emplace_back(1, 0.0);
+      for (size_t p = 0; p < parts.shares.size(); ++p)
+        sums.push_back(sums.back() +
+                       parts.shares[p] * static_cast<double>(times[at(parts.layer_of[p])].value));
+    }
+  }
+
+  PipelinePlan as(const PipelineCandidate& moved) const {
+    PipelinePlan plan = plan_;
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      PipelineStage& stage = plan.stages[s];
+      const StageRange &now = pipeline_.stages[s], &then = moved.stages[s];
+      if (now == then) continue;
+      stage.range = then;
+      const double factor = time(s, then) / std::max(1.0, time(s, now));
+      StageOption& option = stage.option;
+      for (Nanoseconds* each : {&option.forward, &option.backward, &option.update, &option.weights})
+        scale(*each, factor);
+      for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
+      stage.room = parts_.parts.room(option, then, plan.microbatches, is_alone_);
+      if (s == 0) continue;
+      const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
+      BoundaryTimes& times = plan.boundaries[s - 1];
+      scale(times.forward, bytes.up / std::max(Bytes{1}, before.up));
+      scale(times.backward, bytes.down / std::max(Bytes{1}, before.down));
+    }
+    return plan;
+  }
+
+ private:
+  double time(size_t stage, const StageRange& range) const {
+    return sums_[stage][at(range.end)] - sums_[stage][at(range.begin)];
+  }
+
+  const PipelineCandidate& pipeline_;
+  const PipelinePlan& plan_;
+  const bool is_alone_;
+  const Parts& parts_;
+  const std::vector<CutBytes> cuts_;       // [part] what crosses behind it
+  std::vector<std::vector<double>> sums_;  // [stage][part] of times before it
+};
+
+// Cuts [first, last] moved by so many parts. Nothing if a stage has none then.
+std::optional<PipelineCandidate> shifted(PipelineCandidate pipeline,
+                                         size_t first,
+                                         size_t last,
+                                         int parts) {
+  for (size_t cut = first; cut <= last; ++cut) {
+    pipeline.stages[cut - 1].end += parts;
+    pipeline.stages[cut].begin += parts;
+  }
+  for (const StageRange& range : pipeline.stages)
+    if (range.begin >= range.end) return std::nullopt;
+  return pipeline;
+}
+
+// With cuts between parts of layers.
+struct Start {
+  PlanCandidate candidate;
+  std::vector<PipelinePlan> stages;  // as wholes
+  Nanoseconds time;                  // by the timer
+};
+
+Start in_parts(Start start, const Parts& parts) {
+  for (size_t p = 0; p < start.stages.size(); ++p)
+    for (size_t s = 0; s < start.stages[p].stages.size(); ++s) {
+      StageRange& range = start.candidate.pipelines[p].stages[s];
+      range.begin = parts.part_of(range.begin);
+      range.end = parts.part_of(range.end);
+      start.stages[p].stages[s].range = range;
+    }
+  return start;
+}
+
+// A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one
+// goes back, which it may while a stage still makes gradients of weights.
+Nanoseconds takes_at_least(const PipelinePlan& plan) {
+  Nanoseconds most, forward, back;
+  for (const PipelineStage& stage : plan.stages) {
+    const StageOption& option = stage.option;
+    const Nanoseconds all = (option.forward + option.backward) * plan.microbatches;
+    most = std::max(most, forward + all + (option.weights > Nanoseconds{} ? Nanoseconds{} : back));
+    forward += option.forward;
+    back += option.backward - option.weights;
+  }
+  return most + after_schedule(plan);
+}
+
+struct Moved {
+  Nanoseconds time;  // as read off
+  PlanCandidate candidate;
+  auto operator<=>(const Moved&) const = default;
+};
+
+// Cuts moved one by one, or some neighbours together, as long as that is faster; in pipelines that
+// are alike at once.
+Moved moved(const Start& start, const Parts& parts) {
+  const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
+  Moved best{before, start.candidate};
+  std::vector<PipelinePlan> known = start.stages;
+  for (size_t p = 0; p < start.stages.size(); ++p) {
+    if (!is_first_alike(start.stages, p)) continue;
+    const bool is_alone = start.stages.size() == 1;
+    const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
+    // Rows may differ.
+    const auto with = [&](const PipelineCandidate& one) {
+      std::pair<PlanCandidate, std::vector<PipelinePlan>> all{best.candidate, known};
+      const PipelinePlan plan = cuts.as(one);
+      for (size_t q = p; q < known.size(); ++q) {
+        if (start.stages[q] != start.stages[p]) continue;
+        all.first.pipelines[q].stages = one.stages;
+        all.second[q] = plan;
+      }
+      return all;
+    };
+    for (int moves = 0; moves < kMostMoves; ++moves) {
+      const PipelineCandidate now = best.candidate.pipelines[p];
+      std::vector<PipelineCandidate> all;
+      for (size_t first = 1; first < now.stages.size(); ++first)
+        for (size_t last = first; last < std::min(now.stages.size(), first + kMostTogether); ++last)
+          for (int by = -kFarthest; by <= kFarthest; ++by)
+            if (auto one = by ? shifted(now, first, last, by) : std::nullopt)
+              all.push_back(std::move(*one));
+      std::vector<Nanoseconds> times(all.size(), kLongest);
+      for_each_in_parallel(all.size(), [&](size_t i) {
+        const auto [candidate, plans] = with(all[i]);
+        if (takes_at_least(plans[p]) < best.time &&
+            std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
+          times[i] = parts.parts.time_of(candidate, plans, 0);
+      });
+      const auto least = std::ranges::min_element(times);
+      if (least == times.end() || *least >= best.time) break;
+      std::tie(best.candidate, known) = with(all[static_cast<size_t>(least - times.begin())]);
+      best.time = *least;
+    }
+  }
+  scale(best.time, start.time / before);
+  return best;
+}
+
+}  // namespace
+
+std::optional<FinerPlan> with_finer_cuts(const Request& request,
+                                         const std::vector<DevicePool>& pools,
+                                         CandidateSet& candidates) {
+  if (is_over(request) || candidates.timed().empty() ||
+      candidates.best_step() / candidates.timed().front().time > kTimerKnows)
+    return std::nullopt;
+  Request faster = request;
+  faster.faster_than = candidates.best_step();
+  const std::shared_ptr<StageSynthesis> synthesis = stages_of(request, kParts);
+  CandidateSet finer(faster, pools, *synthesis);
+  const Parts parts(candidates, finer);
+  std::vector<Start> starts;
+  for (const auto& [time, candidate] : candidates.timed()) {
+    if (time / candidates.timed().front().time > kNearly || starts.size() == kMostStarts) break;
+    if (auto stages = candidates.wholes(candidate))
+      starts.push_back(in_parts({candidate, std::move(*stages), time}, parts));
+  }
+  std::set<PlanCandidate> met;
+  Nanoseconds best = candidates.timed().front().time;
+  for (int round = 0; round < kMostRounds; ++round) {
+    std::vector<Moved> found;
+    for (const Start& start : starts) {
+      Moved next = moved(start, parts);
+      if (next.time < best && met.insert(next.candidate).second) found.push_back(std::move(next));
+    }
+    std::ranges::sort(found);
+    if (found.size() > kMostMoved) found.resize(kMostMoved);
+    std::vector<PlanCandidate> all;
+    for (Moved& each : found) all.push_back(std::move(each.candidate));
+    const std::vector<std::optional<Nanoseconds>> times = finer.add(all);
+    starts.clear();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!times[i]) continue;
+      best = std::min(best, *times[i]);
+      starts.push_back({all[i], *finer.wholes(all[i]), *times[i]});
+    }
+  }
+  finer.choose(kMostPriced);
+  const Outcome found = finer.best();
+  const auto* plan = std::get_if<Plan>(&found);
+  if (!plan || finer.best_step() >= candidates.best_step()) return std::nullopt;
+  return FinerPlan{*plan, finer.best_step()};
+}
+
+Outcome best_with_finer_cuts(const Request& request,
+                             const std::vector<DevicePool>& pools,
+                             CandidateSet& candidates,
+                             Nanoseconds least) {
+  Outcome found = candidates.best();
+  auto* plan = std::get_if<Plan>(&found);
+  if (!plan) return found;
+  Nanoseconds step = candidates.best_step();
+  std::optional<FinerPlan> finer;
+  why_left_out(request, [&] { finer = with_finer_cuts(request, pools, candidates); });
+  if (finer) {
+    *plan = std::move(finer->plan);
+    step = finer->step;
+  }
+  plan->bound = StepBound{step.value, std::min(step, least).value};
+  return found;
+}
+
+}  // namespace medley
