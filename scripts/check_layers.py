@@ -2,10 +2,11 @@
 
 It names them in DEPS and, where nothing of them is linked, in HEADERS. A module that says TORCH may
 include PyTorch, and only such modules may depend on it. Rooms above the command line are known to
-the one that has the table of them. Fail, too, if Python reads an environment variable in another
-file than the two that may.
+the one that has the table of them. No modules depend on each other in a circle. Fail, too, if
+Python reads an environment variable in another file than the two that may.
 """
 
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -40,8 +41,10 @@ def declared_deps(module: Path, key: str) -> set[str]:
 def main() -> int:
     errors = []
     with_torch = torch_modules()
+    dependencies: dict[str, set[str]] = {}
     for module in sorted(p.parent for p in ROOT.glob("medley/*/CMakeLists.txt")):
         allowed = declared_deps(module, "DEPS") | declared_deps(module, "HEADERS") | {module.name}
+        dependencies[module.name] = allowed - {module.name}
         if TESTING in allowed - {module.name}:
             errors.append(f"{module.relative_to(ROOT)}: only tests may depend on '{TESTING}'")
         if module.name != TABLE and (known := ABOVE & allowed - {module.name}):
@@ -59,6 +62,10 @@ def main() -> int:
                     errors.append(f"{where}: '{module.name}' may not include '{m[1]}'")
                 if re.match(r"#include <(torch|ATen|c10)/", line) and module.name not in with_torch:
                     errors.append(f"{where}: only TORCH modules may include torch")
+    try:
+        graphlib.TopologicalSorter(dependencies).prepare()
+    except graphlib.CycleError as circle:
+        errors.append(f"medley: found a circle of modules: {' <- '.join(circle.args[1])}")
     for file in sorted(ROOT.glob("python/medley*/**/*.py")):
         name = str(file.relative_to(ROOT))
         for number, line in enumerate(file.read_text().splitlines(), 1):

@@ -68,8 +68,6 @@ BUDGETS = {
     "python/medley_extras/report": 1_860,
     "python/medley_extras/train": 720,
 }
-    "medley/planner": 1_210,  # a table, and which pipelines are worth a look
-    "medley/trace": 210,
 
 
 def is_test(path: Path) -> bool:
