@@ -1,12 +1,8 @@
 #include "medley/candidates/candidates.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <map>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/lower/lower.h"
 #include "medley/sharding/parts.h"

@@ -1,7 +1,6 @@
 #include "medley/candidates/pools.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <tuple>

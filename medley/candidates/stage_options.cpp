@@ -1,14 +1,11 @@
 #include "medley/candidates/stage_options.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <map>
 #include <span>
 
 #include "medley/base/at.h"
-#include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/memory/memory.h"
 #include "medley/program/calls.h"

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "medley/base/at.h"
-
 namespace medley::pipeline {
 namespace {
 

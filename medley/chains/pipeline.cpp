@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"

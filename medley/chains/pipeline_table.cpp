@@ -1,10 +1,8 @@
 #include "medley/chains/pipeline_table.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 

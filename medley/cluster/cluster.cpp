@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "medley/base/at.h"
 #include "medley/base/sha256.h"
 
 namespace medley {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <set>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/topology.h"
 

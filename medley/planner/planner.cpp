@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <utility>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
