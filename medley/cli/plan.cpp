@@ -132,8 +132,7 @@ void run_plan(const PlanArguments& options, Session& session) {
     session.out << print(found.plan);
     return;
   }
-  if (!options.output.empty())
-    write_atomically(session.files, options.output, print(found.plan));
+  if (!options.output.empty()) write_atomically(session.files, options.output, print(found.plan));
   const ExplainOptions about{.graph = &graph, .costs = &costs, .analysis = &analysis};
   if (session.json) {
     nlohmann::ordered_json said = explain_json(found.plan, about);
