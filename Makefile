@@ -75,6 +75,7 @@ checks: $(SETUP)
 	$(VENV)/ruff check $(PY_FOLDERS)
 	$(VENV)/python scripts/check_layers.py
 	$(VENV)/python scripts/check_python.py
+	$(VENV)/python scripts/check_constants.py --check
 	$(VENV)/python scripts/check_types.py
 	$(VENV)/python scripts/check_batches.py
 	$(VENV)/python scripts/line_report.py --check
