@@ -153,7 +153,7 @@ def test_figures_have_the_numbers_of_simulate(run: Run, files: Files) -> None:
     waits = {name: row["waits_nanoseconds"] for name, row in by_device.items()}
 
     times = page.figures["times"]
-    assert sums(times, DEVICES, but="waits (bubble)") == computes
+    assert sums(times, DEVICES, but="waits") == computes
     all_time = sums(times, DEVICES)
     assert {name: all_time[name] - computes[name] for name in DEVICES} == waits
 
@@ -428,7 +428,7 @@ def test_a_pipeline_is_what_simulate_says(run: Run, files: Files) -> None:
         summary="written by hand: 12 rows a step on 3 devices, in 4 micro-batches",
     )
     computes = {row["device"]: row["computes_nanoseconds"] for row in simulated["devices"]}
-    assert sums(page.figures["times"], DEVICES, but="waits (bubble)") == computes
+    assert sums(page.figures["times"], DEVICES, but="waits") == computes
     names = [bars["name"] for bars in page.figures["timeline"]["data"]]
     for stage in range(2):
         assert {f"stage {stage} forward", f"stage {stage} backward"} <= set(names)

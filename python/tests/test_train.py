@@ -273,6 +273,14 @@ def test_bad_input_is_one_sentence(medley: Command, arguments: list[str], senten
     assert len(err.strip().splitlines()) == 1
 
 
+# The data come first: an output of an earlier run is no fault of a wrong folder.
+def test_a_wrong_folder_of_data_is_said_before_the_output(medley: Command, folder: Path) -> None:
+    (folder / "out").touch()
+    code, _, err = medley("train", "models_of_test:small", "--data", "nowhere", "--steps", "2")
+    assert code == 2
+    assert err == "--data: nowhere: expected a folder\n"
+
+
 # What fails at the end, when all is computed, is said at the start.
 def test_an_output_that_cannot_be_written_is_said_before_training(
     medley: Command, folder: Path

@@ -239,7 +239,7 @@ def times(content: Content) -> Figure:
             for name, _ in sides
         ]
         parts.append(("waits for other pipelines", OTHERS, lambda event: False))
-    sums["waits (bubble)"] = [
+    sums["waits"] = [
         span - sum(values[row] for values in sums.values()) for row, span in enumerate(spans)
     ]
     data = [
@@ -256,7 +256,7 @@ def times(content: Content) -> Figure:
             customdata=devices,
             **INSIDE,
         )
-        for name, fill in [*((name, fill) for name, fill, _ in parts), ("waits (bubble)", WAITS)]
+        for name, fill in [*((name, fill) for name, fill, _ in parts), ("waits", WAITS)]
         if any(sums[name])
     ]
     return draw_rows(data, len(devices), f"time in a step [{unit.name}]", **STACK)

@@ -146,8 +146,8 @@ def sections(content: Content) -> list[Section]:
         Section(
             "times",
             "Where the time goes",
-            "Waits is the bubble: the device stands still, for a communication, another stage or "
-            "the end of the step.",
+            "Waits: the device stands still, for a communication, another stage or the end of "
+            "the step. The bubble of a pipeline is the part of it without communication.",
             figure=figures.times(content),
         ),
         *_in_flight(content),
@@ -337,13 +337,17 @@ def _tiles(content: Content) -> str:
     rate = simulated["rows_per_second"]
     tiles += [
         (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", "rows/s, predicted"),
-        (f"{sum(waits) / len(waits) / step:.1%}", "of their time devices wait (bubble)"),
+        (f"{sum(waits) / len(waits) / step:.1%}", "of their time devices wait"),
         (
             said(fullest["peak_bytes"], SIZES),
             f"on {fullest['device']}, the fullest: of {said(fullest['available_bytes'], SIZES)}",
         ),
         (f"{measured:,} of {all_ops:,}", "ops with measured times, the rest from data sheets"),
     ]
+    if "bubble_share" in simulated:
+        tiles.append(
+            (f"{simulated['bubble_share']:.1%}", "of their time devices idle (pipeline bubble)")
+        )
     return html_tiles(tiles)
 
 

@@ -99,10 +99,10 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
+    data = open_data(options, example)
     if not job.joins_later():
         exchange.from_first(lambda: _check_output(options, model), "looks at the output")
     model.train()
-    data = open_data(options, example)
     if options.autocast is not None:
         _autocast(model, torch.bfloat16)
     data.check(model)
