@@ -446,25 +446,29 @@ std::vector<DevicePool> with_mixed(const Request& request,
 }
 
 // Looks for faster plans in which stages are on devices of two pools, then of three and more.
-Outcome with_mixed_stages(Request request, std::vector<DevicePool> pools, Outcome best) {
-  const auto* plan = std::get_if<Plan>(&best);
-  for (bool gains = plan && devices_of(request).size() <= kFew; gains;) {
+Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best) {
+  if (devices_of(request).size() > kFew) return best;
+  int64_t least = best.bound->least_ns;  // of all that is searched
+  request.proved = [&least, told = request.proved](Nanoseconds proved) {
+    least = std::min(least, proved.value);
+    if (told) told(proved);
+  };
+  for (bool gains = true; gains;) {
     gains = false;
-    request.faster_than = Nanoseconds{plan->bound->step_ns};
     const std::vector<DevicePool> before = pools;
     for (const auto& pair : near_pools(request, before)) {
-      if (is_over(request)) return best;
+      if (is_over(request)) break;
       std::vector<DevicePool> some = with_mixed(request, before, pair);
+      request.faster_than = Nanoseconds{best.bound->step_ns};
       Outcome found = Harp(request, some, request.faster_than).run();
-      const auto* faster = std::get_if<Plan>(&found);
-      if (!faster || faster->bound->step_ns >= request.faster_than->value) continue;
-      request.faster_than = Nanoseconds{faster->bound->step_ns};
-      best = std::move(found);
-      plan = std::get_if<Plan>(&best);
+      auto* faster = std::get_if<Plan>(&found);
+      if (!faster || faster->bound->step_ns >= best.bound->step_ns) continue;
+      best = std::move(*faster);
       pools = std::move(some);
       gains = true;
     }
   }
+  best.bound->least_ns = std::min(best.bound->step_ns, least);
   return best;
 }
 
@@ -476,7 +480,10 @@ Outcome harp(const Request& request) {
   // Where memory is short, sums over layers say too much of stages as wholes, which need less
   // memory: no chain is left out by them.
   const auto known = has_room_for_replicas(request) ? request.faster_than : std::nullopt;
-  return with_mixed_stages(request, pools, Harp(request, pools, known).run());
+  Outcome found = Harp(request, pools, known).run();
+  if (auto* plan = std::get_if<Plan>(&found))
+    return with_mixed_stages(request, pools, std::move(*plan));
+  return found;
 }
 
 }  // namespace medley

@@ -173,6 +173,18 @@ TEST_F(HarpTest, PutsAStageOnTwoKinds) {
   const std::vector<Stage>& stages = found.pipelines[0].stages;
   ASSERT_TRUE(std::ranges::any_of(stages, [&](const Stage& stage) { return kinds(stage) == 2; }));
   verify(found, graph, cluster);
+  // Its bound holds for all that was searched, with and without such stages.
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  Request asked = request(cluster, costs, analysis, 16, 2);
+  int64_t least = found.bound->step_ns;
+  int searches = 0;
+  asked.proved = [&](Nanoseconds proved) {
+    least = std::min(least, proved.value);
+    ++searches;
+  };
+  EXPECT_EQ(std::get<Plan>(harp(asked)).bound->least_ns, least);
+  EXPECT_GT(searches, 1);
 }
 
 TEST_F(HarpTest, IsTheSameEveryTime) {
