@@ -415,19 +415,17 @@ class Harp {
   std::vector<PipelineRequest> bounds_;
 };
 
-// The pairs of pools whose devices exchange some bytes soonest, at most kMostMixed.
-std::vector<std::pair<size_t, size_t>> near_pools(const Request& request,
-                                                  const std::vector<DevicePool>& pools) {
+// The pairs of pools whose devices exchange some bytes soonest, with that time, at most kMostMixed.
+std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near_pools(
+    const Request& request, const std::vector<DevicePool>& pools) {
   const auto links = links_of(pools, request.costs->topology());
   std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near;
   for (size_t a = 0; a < pools.size(); ++a)
     for (size_t b = a + 1; b < pools.size(); ++b)
       if (links[a][b]) near.push_back({occupied(*links[a][b], kExchanged), {a, b}});
   std::ranges::sort(near);
-  if (near.size() > kMostMixed) near.resize(kMostMixed);
-  std::vector<std::pair<size_t, size_t>> pairs;
-  for (const auto& [time, pair] : near) pairs.push_back(pair);
-  return pairs;
+  near.resize(std::min(near.size(), kMostMixed));
+  return near;
 }
 
 // Returns the pools with two of them as one, at the end.
@@ -456,7 +454,7 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
   for (bool gains = true; gains;) {
     gains = false;
     const std::vector<DevicePool> before = pools;
-    for (const auto& pair : near_pools(request, before)) {
+    for (const auto& [time, pair] : near_pools(request, before)) {
       if (is_over(request)) break;
       std::vector<DevicePool> some = with_mixed(request, before, pair);
       request.faster_than = Nanoseconds{best.bound->step_ns};

@@ -345,9 +345,7 @@ def _tiles(content: Content) -> str:
         (f"{measured:,} of {all_ops:,}", "ops with measured times, the rest from data sheets"),
     ]
     if "bubble_share" in simulated:
-        tiles.append(
-            (f"{simulated['bubble_share']:.1%}", "of their time devices idle (pipeline bubble)")
-        )
+        tiles.append((f"{simulated['bubble_share']:.1%}", "of their time idle (pipeline bubble)"))
     return html_tiles(tiles)
 
 
