@@ -1,17 +1,10 @@
 #include "medley/candidates/alike_nodes.h"
 
-#include <optional>
-#include <tuple>
-
 #include "medley/base/error.h"
 
 namespace medley {
-namespace {
 
-// Of the path between two devices what tells nodes apart; nothing: there is none.
-using NodeLink = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
-
-NodeLink link_between(const Topology& topology, int from, int to) {
+Connection connection(const Topology& topology, int from, int to) {
   try {
     const Path path = topology.path(from, to);
     return std::tuple(path.network, path.latency, path.bandwidth.value, path.links.size());
@@ -20,17 +13,19 @@ NodeLink link_between(const Topology& topology, int from, int to) {
   }
 }
 
+namespace {
+
 // Inside a node, and between any two: [from][to], [node][node] between its first devices.
-std::vector<std::vector<NodeLink>> links_between(const Topology& topology,
-                                                 const std::vector<std::vector<int>>& nodes) {
-  std::vector<std::vector<NodeLink>> links(nodes.size());
+std::vector<std::vector<Connection>> links_between(const Topology& topology,
+                                                   const std::vector<std::vector<int>>& nodes) {
+  std::vector<std::vector<Connection>> links(nodes.size());
   for (size_t a = 0; a < nodes.size(); ++a)
     for (size_t b = 0; b < nodes.size(); ++b) {
-      NodeLink& link = links[a].emplace_back();
+      Connection& link = links[a].emplace_back();
       if (a != b)
-        link = link_between(topology, nodes[a][0], nodes[b][0]);
+        link = connection(topology, nodes[a][0], nodes[b][0]);
       else if (nodes[a].size() > 1)
-        link = link_between(topology, nodes[a][0], nodes[a][1]);
+        link = connection(topology, nodes[a][0], nodes[a][1]);
       if (a == b && link) std::get<0>(*link) = 0;  // each node has a network of its own
     }
   return links;
@@ -42,7 +37,7 @@ AlikeNodes::AlikeNodes(const Cluster& cluster,
                        const Topology& topology,
                        const std::vector<int>& devices)
     : nodes_(by_node(cluster, devices)) {
-  const std::vector<std::vector<NodeLink>> links = links_between(topology, nodes_);
+  const std::vector<std::vector<Connection>> links = links_between(topology, nodes_);
   const auto are_alike = [&](size_t a, size_t b) {
     if (nodes_[a].size() != nodes_[b].size() || links[a][a] != links[b][b]) return false;
     for (size_t d = 0; d < nodes_[a].size(); ++d)

@@ -7,6 +7,8 @@
 //   devices  of a1, v1       as those of a0, v0
 
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,10 @@
 #include "medley/network/topology.h"
 
 namespace medley {
+
+// Of the path between two devices what tells nodes apart; nothing: there is none.
+using Connection = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
+Connection connection(const Topology& topology, int from, int to);
 
 class AlikeNodes {
  public:

@@ -7,6 +7,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/files.h"
+#include "medley/candidates/memory_ladder.h"
+#include "medley/candidates/port_bounds.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/lower/lower.h"
@@ -62,7 +64,7 @@ class PlacementTest : public ::testing::Test {
       candidate.together = *only;
       candidates.evaluate(candidate);
     } else {
-      candidates.add(candidate);
+      candidates.add({candidate});
       EXPECT_THAT(candidates.timed(), SizeIs(2));
       candidates.choose(1);
     }
@@ -90,16 +92,16 @@ class PlacementTest : public ::testing::Test {
       CandidateSet candidates(request, pools, synthesis);
       candidates.evaluate(candidate);
       ASSERT_TRUE(std::holds_alternative<Plan>(candidates.best()));
-      const Nanoseconds least = candidates.least_step(candidate);
+      const Nanoseconds least = least_step(candidates.places(), candidate);
       EXPECT_LE(least, candidates.best_step());
       EXPECT_GE(least / candidates.best_step(), share);
     }
     if (chains.size() < 2) return;
     CandidateSet candidates(request, pools, synthesis);
-    candidates.add(candidate);
+    candidates.add({candidate});
     ASSERT_THAT(candidates.timed(), Not(IsEmpty()));
     for (const CandidateSet::Timed& each : candidates.timed())
-      EXPECT_GE(each.time, candidates.least_step(each.candidate));
+      EXPECT_GE(each.time, least_step(candidates.places(), each.candidate));
   }
 
   Nanoseconds step(const Plan& plan) const {
@@ -201,11 +203,12 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
     const std::vector<DevicePool> pools = pools_of(request);
     StageSynthesis synthesis(request, {.per_block = 2});
     CandidateSet candidates(request, pools, synthesis);
-    const auto time = [&] { return candidates.time_of(candidate, *candidates.wholes(candidate)); };
+    CandidateTrials& trials = candidates.trials();
+    const auto time = [&] { return trials.time_of(candidate, *trials.wholes(candidate)); };
     const PlanCandidate before = candidate;
-    ASSERT_TRUE(candidates.wholes(candidate));
+    ASSERT_TRUE(trials.wholes(candidate));
     const Nanoseconds first = time();
-    candidates.make_more_room(candidate);
+    make_more_room(trials, candidate);
     EXPECT_EQ(candidate.pipelines[0], candidate.pipelines[1]);
     EXPECT_EQ(candidate != before, is_tight);
     if (is_tight) {
@@ -217,8 +220,8 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
       return option.persistent + option.transient + option.saved * in_flight;
     };
     const Bytes least = std::max(needed(0, 2), needed(1, 1));
-    cluster.pools[0].kind.memory_bytes =
-        static_cast<double>((least + held_while_summed(candidates.gradients(), stages[1])).value);
+    cluster.pools[0].kind.memory_bytes = static_cast<double>(
+        (least + held_while_summed(candidates.places().gradients, stages[1])).value);
   }
 }
 

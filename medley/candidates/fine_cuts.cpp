@@ -30,8 +30,8 @@ void scale(Quantity& quantity, double factor) {
 
 // Layers, and their parts.
 struct Parts {
-  Parts(CandidateSet& whole, CandidateSet& finer) : layers(whole), parts(finer) {
-    const std::vector<Layer>&all = whole.layers().layers, &own = finer.layers().layers;
+  Parts(CandidateTrials& whole, CandidateTrials& finer) : layers(whole), parts(finer) {
+    const std::vector<Layer>&all = whole.places().layers, &own = finer.places().layers;
     std::vector<double> sums(all.size());
     int layer = -1;
     for (const Layer& part : own) {
@@ -46,7 +46,7 @@ struct Parts {
     return static_cast<int>(std::ranges::lower_bound(layer_of, layer) - layer_of.begin());
   }
 
-  CandidateSet &layers, &parts;
+  CandidateTrials &layers, &parts;
   std::vector<int> layer_of;   // [part]
   std::vector<double> shares;  // [part] of the flops of its layer
 };
@@ -62,7 +62,7 @@ class OtherCuts {
         plan_(plan),
         is_alone_(is_alone),
         parts_(parts),
-        cuts_(parts.parts.cuts(pipeline)) {
+        cuts_(parts.parts.places().cuts(pipeline)) {
     for (size_t s = 0; s < pipeline.stages.size(); ++s) {
       const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s);
       std::vector<double>& sums = sums_.emplace_back(1, 0.0);
@@ -84,7 +84,7 @@ class OtherCuts {
       for (Nanoseconds* each : {&option.forward, &option.backward, &option.update, &option.weights})
         scale(*each, factor);
       for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
-      stage.room = parts_.parts.room(option, then, plan.microbatches, is_alone_);
+      stage.room = parts_.parts.places().room(option, then, plan.microbatches, is_alone_);
       if (s == 0) continue;
       const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
       BoundaryTimes& times = plan.boundaries[s - 1];
@@ -217,11 +217,11 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
   faster.faster_than = candidates.best_step();
   const std::shared_ptr<StageSynthesis> synthesis = stages_of(request, kParts);
   CandidateSet finer(faster, pools, *synthesis);
-  const Parts parts(candidates, finer);
+  const Parts parts(candidates.trials(), finer.trials());
   std::vector<Start> starts;
   for (const auto& [time, candidate] : candidates.timed()) {
     if (time / candidates.timed().front().time > kNearly || starts.size() == kMostStarts) break;
-    if (auto stages = candidates.wholes(candidate))
+    if (auto stages = candidates.trials().wholes(candidate))
       starts.push_back(in_parts({candidate, std::move(*stages), time}, parts));
   }
   std::set<PlanCandidate> met;
@@ -241,7 +241,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
     for (size_t i = 0; i < all.size(); ++i) {
       if (!times[i]) continue;
       best = std::min(best, *times[i]);
-      starts.push_back({all[i], *finer.wholes(all[i]), *times[i]});
+      starts.push_back({all[i], *finer.trials().wholes(all[i]), *times[i]});
     }
   }
   finer.choose(kMostPriced);

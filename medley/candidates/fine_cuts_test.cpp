@@ -59,7 +59,7 @@ TEST(FineCuts, AreFasterThanAllCutsBetweenLayers) {
     const int layers = static_cast<int>(synthesis.layers().layers.size());
     for (int cut = 1; cut < layers; ++cut) {
       const std::vector<StageConfig> configs(2, {2, 16, 0, StageStyle::kBest});
-      candidates.add({{{16, {{0, cut, 0, 1}, {cut, layers, 1, 1}}, configs}}});
+      candidates.add({PlanCandidate{{{16, {{0, cut, 0, 1}, {cut, layers, 1, 1}}, configs}}}});
     }
     candidates.choose(layers);
     const std::optional<FinerPlan> found = with_finer_cuts(request, pools, candidates);
@@ -91,7 +91,7 @@ TEST(FineCuts, PipelinesThatAreAlikeKeepTheirRows) {
     for (int cut = 1; cut < layers; ++cut) {
       const std::vector<StageConfig> configs(2, {2, 9, 0, StageStyle::kBest});
       const std::vector<StageRange> stages{{0, cut, 0, 1}, {cut, layers, 1, 1}};
-      candidates.add({{{9, stages, configs, 17}, {9, stages, configs, 16}}});
+      candidates.add({PlanCandidate{{{9, stages, configs, 17}, {9, stages, configs, 16}}}});
     }
     candidates.choose(layers);
     const std::optional<FinerPlan> found = with_finer_cuts(request, pools, candidates);

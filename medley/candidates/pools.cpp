@@ -2,30 +2,18 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
-#include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/candidates/alike_nodes.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
 
-// Of the path between two devices what tells pools apart; nothing: there is none.
-using Connection = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
-
 // Between pools, and [p][p] between the first two nodes of one.
 std::vector<std::vector<Connection>> connections_of(const std::vector<DevicePool>& pools,
                                                     const Topology& topology) {
-  const auto between = [&](int from, int to) -> Connection {
-    try {
-      const Path path = topology.path(from, to);
-      return std::tuple(path.network, path.latency, path.bandwidth.value, path.links.size());
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-  };
   std::vector<std::vector<Connection>> all(pools.size());
   for (size_t a = 0; a < pools.size(); ++a)
     for (size_t b = 0; b < pools.size(); ++b) {
@@ -33,7 +21,7 @@ std::vector<std::vector<Connection>> connections_of(const std::vector<DevicePool
       const size_t second = a == b && has_nodes ? at(pools[b].per_node) : 0;
       all[a].push_back(a == b && !has_nodes
                            ? Connection()
-                           : between(pools[a].devices[0], pools[b].devices[second]));
+                           : connection(topology, pools[a].devices[0], pools[b].devices[second]));
     }
   return all;
 }
@@ -126,6 +114,19 @@ std::vector<DevicePool> pools_of_cluster(const Request& request) {
   return result;
 }
 
+// Whether a mesh would lie on parts of two nodes if each came behind the one before.
+bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRange>& stages) {
+  std::vector<int> used(pools.size(), 0);
+  for (const StageRange& stage : stages) {
+    const auto pool = at(stage.pool);
+    const int node = pools[pool].per_node, place = used[pool] % node;
+    if (place > 0 && place + stage.devices > node) return true;
+    if (!pools[pool].speeds.empty() && place % stage.devices != 0) return true;
+    used[pool] += stage.devices;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<DevicePool> pools_of(const Request& request) {
@@ -147,9 +148,8 @@ std::vector<DevicePool> fastest_pools(const Request& request) {
   std::ranges::sort(times);
   times.resize(kManyPools);
   std::vector<DevicePool> fastest;
-  for (size_t p = 0; p < pools.size(); ++p)
-    if (std::ranges::find(times, p, &std::pair<Nanoseconds, size_t>::second) != times.end())
-      fastest.push_back(std::move(pools[p]));
+  std::ranges::sort(times, {}, &std::pair<Nanoseconds, size_t>::second);
+  for (const auto& [time, p] : times) fastest.push_back(std::move(pools[p]));
   return fastest;
 }
 
@@ -209,23 +209,6 @@ std::vector<std::vector<std::optional<LinkCurve>>> links_of(const std::vector<De
       links[a].push_back(link_of(topology, pools[a].devices.front(), to.devices.back()));
   return links;
 }
-
-namespace {
-
-// Whether a mesh would lie on parts of two nodes if each came behind the one before.
-bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRange>& stages) {
-  std::vector<int> used(pools.size(), 0);
-  for (const StageRange& stage : stages) {
-    const auto pool = at(stage.pool);
-    const int node = pools[pool].per_node, place = used[pool] % node;
-    if (place > 0 && place + stage.devices > node) return true;
-    if (!pools[pool].speeds.empty() && place % stage.devices != 0) return true;
-    used[pool] += stage.devices;
-  }
-  return false;
-}
-
-}  // namespace
 
 std::vector<std::vector<int>> lay_out(const std::vector<DevicePool>& pools,
                                       const std::vector<StageRange>& stages) {

@@ -18,13 +18,14 @@ namespace {
 
 // In ticks per byte: fastest, in less memory, in as little as possible.
 constexpr std::array kBytePrices{0.0, 1.0, 1e3};
-
 // With so many in flight a mesh that has room for the whole model needs no other options.
 constexpr int64_t kPlenty = 16;
-
 constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual and a last one
 
 constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
+
+// Of the memory of a device: a closer search may need that much less than layers do by themselves.
+constexpr double kRoom = 1.1;
 
 StageConfig at_price(StageConfig config, size_t price, std::string_view recompute = kKept) {
   config.byte_price = kBytePrices[price];
@@ -174,11 +175,6 @@ StageSynthesis::Key StageSynthesis::inner_key(Key key) {
   return key;
 }
 
-StageSynthesis::Key StageSynthesis::at_no_price(Key key) {
-  key.query.config.byte_price = 0;
-  return key;
-}
-
 // Decisions first, those of one axis before those of two; then what is priced again.
 void StageSynthesis::solve(const std::vector<Key>& keys) {
   std::vector<Key> inner, decided, again;
@@ -217,10 +213,12 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     }
     std::optional<Alike> like = find_alike(key);
     auto& fresh = *solved_.try_emplace(key).first;
+    Key lowest = key;
+    lowest.query.config.byte_price = 0;
     if (like)
       others.emplace_back(&fresh.second, std::move(*like));
     else
-      distinct[at_no_price(key)].push_back(&fresh);
+      distinct[lowest].push_back(&fresh);
   }
   std::vector<decltype(distinct)::mapped_type> groups;
   for (auto& [lowest, group] : distinct) {
@@ -552,6 +550,30 @@ std::vector<int64_t> microbatch_counts(const Request& request, int pipelines) {
       counts.push_back(count);
   std::ranges::reverse(counts);
   return counts;
+}
+
+std::optional<Nanoseconds> step_on_pool(const Request& request,
+                                        const std::vector<int>& devices,
+                                        Nanoseconds below,
+                                        StageSynthesis& stages) {
+  const auto layers = static_cast<int>(stages.layers().layers.size());
+  const StageMesh mesh{devices};
+  const double room = request.cluster.kind(devices[0]).memory_bytes * kRoom;
+  std::optional<Nanoseconds> least;
+  for (const int64_t count : microbatch_counts(request)) {
+    const int64_t rows = (request.global_batch + count - 1) / count;
+    const StageConfig config{rows, count, 0, StageStyle::kBest};
+    const Nanoseconds longest{below.value / count};
+    stages.solve_layers({{mesh, config}}, longest);
+    for (const StageOption& option :
+         stages.options(0, layers, stages.offers(mesh, config), longest)) {
+      const Bytes needed = option.persistent + option.saved + option.transient;
+      const Nanoseconds step = (option.forward + option.backward) * count + option.update;
+      if (static_cast<double>(needed.value) <= room && step < below)
+        least = std::min(least.value_or(step), step);
+    }
+  }
+  return least;
 }
 
 StageConfig StageSynthesis::config_of(const StageOption& option,

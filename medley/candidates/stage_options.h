@@ -162,7 +162,6 @@ class StageSynthesis {
   };
   static RangeKey range_key(const StageQuery& query);
   static Key plain(Key key);  // without recompute
-  static Key at_no_price(Key key);
   // What the devices of the second axis do of a stage for a mesh of two.
   static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
@@ -217,5 +216,14 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOpt
 // Those of a pipeline: what the request says, one where rows meet, else those of 1, 2, 4, ... rows,
 // which meshes divide evenly, but no more than for so many pipelines are many.
 std::vector<int64_t> microbatch_counts(const Request& request, int pipelines = 1);
+
+// Returns the shortest step of the whole model as one stage on these devices, by sums over layers,
+// if it takes less than `below` and has room, or nearly, for a micro-batch in flight: whether a
+// closer search (synthesis/spmd.h) can be of use. Requires: the devices are alike; `stages` has the
+// same graph and cluster.
+std::optional<Nanoseconds> step_on_pool(const Request& request,
+                                        const std::vector<int>& devices,
+                                        Nanoseconds below,
+                                        StageSynthesis& stages);
 
 }  // namespace medley

@@ -13,6 +13,8 @@
 #include "medley/base/parallel.h"
 #include "medley/candidates/candidates.h"
 #include "medley/candidates/fine_cuts.h"
+#include "medley/candidates/memory_ladder.h"
+#include "medley/candidates/port_bounds.h"
 #include "medley/groups/group_search.h"
 #include "medley/lower/lower.h"
 #include "medley/schedule/h1f1b.h"
@@ -116,13 +118,13 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
 // What the search is about, but for its micro-batches.
 GroupRequest group_request(const Request& request,
                            const std::vector<DevicePool>& pools,
-                           const CandidateSet& candidates,
+                           const CandidatePlaces& places,
                            int layers) {
   GroupRequest groups;
   groups.layers = layers;
-  groups.pools = candidates.pools();
-  groups.sums.gradients = candidates.gradients();
-  groups.sums.links = candidates.links();
+  groups.pools = places.pools;
+  groups.sums.gradients = places.gradients;
+  groups.sums.links = places.links;
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
@@ -153,9 +155,9 @@ class AutoHet {
         stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
+        places_(candidates_.places()),
         counts_(microbatch_counts(request, pipelines_of(devices_of(request).size()))),
-        search_(group_request(
-            request, pools_, candidates_, static_cast<int>(synthesis_.layers().layers.size()))) {}
+        search_(group_request(request, pools_, places_, static_cast<int>(places_.layers.size()))) {}
 
   Outcome run() {
     if (devices_of(request_).size() < 2 || request_.global_batch < 2) return one_pipeline();
@@ -178,11 +180,12 @@ class AutoHet {
     report(request_, "autohet: stages as wholes", 2, kSteps);
     std::vector<PlanCandidate> all;
     for (const Division& division : divisions) all.push_back(candidate(division.columns));
-    std::erase_if(all, [&](const PlanCandidate& each) { return candidates_.cannot_win(each); });
-    candidates_.solve(all);
-    for (PlanCandidate& each : all) candidates_.make_room(each);
+    std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
+    candidates_.trials().solve(all);
+    for (PlanCandidate& each : all) make_room(candidates_.trials(), each);
     const size_t more = search_.is_large() ? kMoreRoom : 0;
-    for (size_t i = 0; i < std::min(all.size(), more); ++i) candidates_.make_more_room(all[i]);
+    for (size_t i = 0; i < std::min(all.size(), more); ++i)
+      make_more_room(candidates_.trials(), all[i]);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
     candidates_.choose(kMostPriced, [&](int candidate) {
@@ -207,7 +210,7 @@ class AutoHet {
   }
 
   StageConfig config(int64_t count) const {
-    return {candidates_.rows(count), count, 0, StageStyle::kBest};
+    return {places_.rows(count), count, 0, StageStyle::kBest};
   }
 
   // Micro-batches of a step in one pipeline have many rows first, as harp begins: fewer and more of
@@ -238,8 +241,8 @@ class AutoHet {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
     std::map<std::pair<int, int>, StageOptionTable*> offers;  // [pool, devices]
     for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
-      for (const int size : candidates_.pools()[at(p)].sizes) {
-        const StageMesh mesh = candidates_.mesh({0, 0, p, size});
+      for (const int size : places_.pools[at(p)].sizes) {
+        const StageMesh mesh = places_.mesh({0, 0, p, size});
         uses.emplace_back(mesh, config(count));
         offers[{p, size}] = &synthesis_.offers(mesh, config(count));
       }
@@ -248,8 +251,8 @@ class AutoHet {
       return synthesis_.options(
           range.begin, range.end, *offers.at({range.pool, range.devices}), closer);
     };
-    const int64_t rows = candidates_.rows(count);
-    search_.add({static_cast<int>(count), candidates_.cuts(rows), options, synthesis_.like()},
+    const int64_t rows = places_.rows(count);
+    search_.add({static_cast<int>(count), places_.cuts(rows), options, synthesis_.like()},
                 rows,
                 closer > Nanoseconds{});
   }
@@ -274,7 +277,7 @@ class AutoHet {
   // The same with rows as the timer says when stages are synthesised as wholes.
   PlanCandidate balanced(PlanCandidate candidate) {
     for (int i = 0; i < kMostSplits; ++i) {
-      const std::optional<std::vector<PipelinePlan>> plans = candidates_.wholes(candidate);
+      const std::optional<std::vector<PipelinePlan>> plans = candidates_.trials().wholes(candidate);
       if (!plans) return candidate;
       std::vector<Column> columns;
       for (size_t p = 0; p < plans->size(); ++p)
@@ -310,6 +313,7 @@ class AutoHet {
   const std::shared_ptr<StageSynthesis> stages_;
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
+  const CandidatePlaces& places_;
   const std::vector<int64_t> counts_;  // of micro-batches
   GroupSearch search_;
 };

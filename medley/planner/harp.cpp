@@ -12,6 +12,7 @@
 #include "medley/base/at.h"
 #include "medley/candidates/candidates.h"
 #include "medley/candidates/fine_cuts.h"
+#include "medley/candidates/port_bounds.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 
@@ -53,12 +54,13 @@ class Harp {
         stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
+        places_(candidates_.places()),
         counts_(microbatch_counts(request)),
         known_(known) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
-    pipeline_.shared = candidates_.shared();
-    pipeline_.pools = candidates_.pools();
-    pipeline_.links = candidates_.links();
+    pipeline_.shared = places_.shared;
+    pipeline_.pools = places_.pools;
+    pipeline_.links = places_.links;
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
     pipeline_.gap = devices_of(request).size() > kMany ? kGapOfMany : kGap;
@@ -90,7 +92,7 @@ class Harp {
     std::vector<PlanCandidate> all;
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
       PlanCandidate candidate = candidate_of(plan);
-      const bool loses = candidates_.cannot_win(candidate);
+      const bool loses = cannot_win(places_, candidate);
       if (!loses) all.push_back(std::move(candidate));
       return loses;
     });
@@ -121,7 +123,7 @@ class Harp {
   }
 
   StageConfig config(int64_t microbatches) const {
-    return {candidates_.rows(microbatches), microbatches, 0, StageStyle::kBest};
+    return {places_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
   // Of a stage for a micro-batch.
@@ -167,9 +169,9 @@ class Harp {
   }
 
   std::vector<PipelinePlan> meshes(int pool, int64_t count) {
-    const PipelinePool& all = candidates_.pools()[at(pool)];
+    const PipelinePool& all = places_.pools[at(pool)];
     const StageRange range{0, pipeline_.layers, pool, all.devices};
-    const StageMesh mesh = candidates_.mesh(range);
+    const StageMesh mesh = places_.mesh(range);
     const Nanoseconds longest = longest_stage(count);
     synthesis_.solve_layers({{mesh, config(count)}}, longest);
     std::vector<PipelinePlan> plans;
@@ -232,8 +234,8 @@ class Harp {
   std::vector<PipelinePlan> chains(int64_t count, const Limits& limits, int last = -1) {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
     for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
-      for (int size : candidates_.pools()[at(pool)].sizes)
-        uses.emplace_back(candidates_.mesh({0, 0, pool, size}), config(count));
+      for (int size : places_.pools[at(pool)].sizes)
+        uses.emplace_back(places_.mesh({0, 0, pool, size}), config(count));
     synthesis_.solve_layers(uses, limits.closer);
     PipelineRequest request = pipeline_;
     request.microbatches = {choice(count, limits)};
@@ -253,7 +255,7 @@ class Harp {
       std::vector<StageRange> ranges;
       for (const PipelineStage& stage : plan.stages) ranges.push_back(stage.range);
       // The search knows of what the ends share only.
-      const Nanoseconds exchange = candidates_.exchange(ranges).value_or(kLongest);
+      const Nanoseconds exchange = places_.exchange(ranges).value_or(kLongest);
       plan.predicted += exchange - plan.exchange;
       plan.exchange = exchange;
     }
@@ -284,11 +286,10 @@ class Harp {
   MicrobatchChoice choice(int64_t count, const Limits& limits) {
     std::map<std::pair<int, int>, StageOptionTable*> offers;  // [pool, devices]
     for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
-      for (int size : candidates_.pools()[at(pool)].sizes)
-        offers[{pool, size}] =
-            &synthesis_.offers(candidates_.mesh({0, 0, pool, size}), config(count));
+      for (int size : places_.pools[at(pool)].sizes)
+        offers[{pool, size}] = &synthesis_.offers(places_.mesh({0, 0, pool, size}), config(count));
     return {static_cast<int>(count),
-            candidates_.cuts(candidates_.rows(count)),
+            places_.cuts(places_.rows(count)),
             [this, offers = std::move(offers), limits](const StageRange& range) {
               return options(range, *offers.at({range.pool, range.devices}), limits);
             },
@@ -380,7 +381,7 @@ class Harp {
     for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
       const Nanoseconds before = timed.front().time;
       const PipelineCandidate from = timed.front().candidate.pipelines.front();
-      const size_t slowest = candidates_.slowest_stage(from);
+      const size_t slowest = candidates_.trials().slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;
       std::vector<PlanCandidate> moved;
@@ -406,6 +407,7 @@ class Harp {
   const std::shared_ptr<StageSynthesis> stages_;
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
+  const CandidatePlaces& places_;
   const std::vector<int64_t> counts_;  // of micro-batches
   const std::optional<Nanoseconds> known_;
   PipelineRequest pipeline_;  // but for numbers of micro-batches

@@ -206,7 +206,7 @@ TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   const std::vector<StageConfig> configs(2, {4, 8, 0, StageStyle::kBest});
   const PlanCandidate one{{{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, configs}}};
   const PlanCandidate other{{{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, configs}}};
-  for (const PlanCandidate& each : {one, other, one}) candidates.add(each);
+  for (const PlanCandidate& each : {one, other, one}) candidates.add({each});
   ASSERT_THAT(candidates.timed(), SizeIs(2));
   EXPECT_EQ(candidates.timed()[0].time, candidates.timed()[1].time);
   EXPECT_EQ(candidates.timed()[0].candidate, one);
@@ -355,7 +355,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
   CandidateSet all(asked, pools, synthesis);
-  all.keep_backward_whole();  // what is found has no room for late gradients of weights
+  all.trials().keep_backward_whole();  // what is found has no room for late gradients of weights
   for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
     for (const std::string_view a : kRecompute)
       for (const std::string_view b : kRecompute) {

@@ -143,7 +143,7 @@ Outcome megatron(const Request& request) {
   const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kWholeBlocks);
   StageSynthesis& synthesis = *stages_found;
   CandidateSet candidates(request, pools, synthesis);
-  candidates.keep_backward_whole();  // as frameworks that run such grids do
+  candidates.trials().keep_backward_whole();  // as frameworks that run such grids do
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};
@@ -168,7 +168,7 @@ Outcome megatron(const Request& request) {
       return lacking > 0;
     });
     const auto grid = [&](int64_t count, int degree) -> PlanCandidate {
-      StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
+      StageConfig config{candidates.places().rows(count), count, 0, StageStyle::kTensor};
       if (degree == 1) config.style = StageStyle::kData;
       if (degree > 1 && degree < each) config.inner = degree;
       return {{{count, ranges, std::vector<StageConfig>(at(stages), config)}}};
@@ -178,7 +178,7 @@ Outcome megatron(const Request& request) {
       std::vector<PlanCandidate> some;
       for (const int degree : degrees) some.push_back(grid(count, degree));
       if (request.faster_than && layers / stages >= kSeveralLayers) {
-        candidates.drop_slower(
+        candidates.trials().drop_slower(
             some,
             Nanoseconds{static_cast<int64_t>(static_cast<double>(request.faster_than->value) *
                                              kSlowerLayers)});

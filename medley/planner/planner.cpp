@@ -12,7 +12,6 @@
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
-#include "medley/candidates/pool_mesh.h"
 #include "medley/candidates/pools.h"
 #include "medley/candidates/stage_options.h"
 #include "medley/groups/autohet.h"
@@ -173,7 +172,7 @@ class Auto {
     const auto chains = stages_.find(kLayersOfChains.per_block);
     if (!pool.alike || chains == stages_.end()) return false;
     const Nanoseconds below{best_time_.value * kSlowerMesh / 100};
-    return !step_on_pool(request_, pool, below, *chains->second);
+    return !step_on_pool(request_, pool.devices, below, *chains->second);
   }
 
   // What the first ones answered in haste they are asked again.
