@@ -37,10 +37,8 @@ constexpr double kRoughGap = 0.1;  // of those that only say what need not be lo
 constexpr size_t kMany = 256;      // devices: with more, closer searches take seconds
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
-
 // Percent of a step: ends are on one pool, with others between, if they exchange sooner by as much.
 constexpr int64_t kMatters = 2;
-
 // Pairs of pools that are tried as one. Pools are near that exchange so much sooner than others.
 constexpr size_t kMostMixed = 3;
 constexpr Bytes kExchanged{1 << 20};
