@@ -384,16 +384,14 @@ class Harp {
       if (range.end - range.begin < 2) return;
       std::vector<PlanCandidate> moved;
       if (slowest > 0) {
-        PipelineCandidate to = from;
+        PipelineCandidate& to = moved.emplace_back(PlanCandidate{{from}}).pipelines.front();
         ++to.stages[slowest].begin;
         ++to.stages[slowest - 1].end;
-        moved.push_back({{std::move(to)}});
       }
       if (slowest + 1 < from.stages.size()) {
-        PipelineCandidate to = from;
+        PipelineCandidate& to = moved.emplace_back(PlanCandidate{{from}}).pipelines.front();
         --to.stages[slowest].end;
         --to.stages[slowest + 1].begin;
-        moved.push_back({{std::move(to)}});
       }
       candidates_.add(moved);
       if (timed.front().time == before) return;
