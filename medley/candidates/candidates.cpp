@@ -13,7 +13,6 @@ namespace medley {
 namespace {
 
 constexpr double kClearlySlower = 1.02;  // of what is timed
-constexpr double kTooSlow = 1.1;         // by the timer, which may say more than the simulator
 constexpr size_t kTriedAtOnce = 2;
 constexpr int kFew = 2;  // considered of which none beats what is known
 
@@ -88,7 +87,7 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<CandidateTria
 
 // Whether by the timer no step of it is shorter than what is known.
 bool CandidateSet::is_too_slow(Nanoseconds time) const {
-  return request_.faster_than && time / *request_.faster_than > kTooSlow;
+  return request_.faster_than && time / *request_.faster_than > kTimerOff;
 }
 
 // Lowers and simulates the next ones that take hardly longer than the fastest, on all cores.

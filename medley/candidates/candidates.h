@@ -12,6 +12,10 @@
 
 namespace medley {
 
+// The timer and the simulator say steps that differ by this factor at most, unless the timer knows
+// little of what counts.
+inline constexpr double kTimerOff = 1.1;
+
 class CandidateSet {
  public:
   // Requires: all outlive this.

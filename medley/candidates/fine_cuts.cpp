@@ -13,9 +13,7 @@ namespace {
 
 constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
 constexpr size_t kMostStarts = 6;
-constexpr double kNearly = 1.03;  // as fast by the timer as the fastest
-// The simulator's step in the timer's: beyond this, the timer knows little of what counts.
-constexpr double kTimerKnows = 1.1;
+constexpr double kNearly = 1.03;     // as fast by the timer as the fastest
 constexpr size_t kMostMoved = 3;     // that are synthesised at once, and
 constexpr int kMostRounds = 3;       // of them
 constexpr int kMostMoves = 12;       // of cuts in one,
@@ -211,7 +209,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
                                          const std::vector<DevicePool>& pools,
                                          CandidateSet& candidates) {
   if (is_over(request) || candidates.timed().empty() ||
-      candidates.best_step() / candidates.timed().front().time > kTimerKnows)
+      candidates.best_step() / candidates.timed().front().time > kTimerOff)
     return std::nullopt;
   Request faster = request;
   faster.faster_than = candidates.best_step();

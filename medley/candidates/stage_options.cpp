@@ -24,9 +24,6 @@ constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual 
 
 constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
 
-// Of the memory of a device: a closer search may need that much less than layers do by themselves.
-constexpr double kRoom = 1.1;
-
 StageConfig at_price(StageConfig config, size_t price, std::string_view recompute = kKept) {
   config.byte_price = kBytePrices[price];
   config.recompute = recompute;
@@ -558,7 +555,7 @@ std::optional<Nanoseconds> step_on_pool(const Request& request,
                                         StageSynthesis& stages) {
   const auto layers = static_cast<int>(stages.layers().layers.size());
   const StageMesh mesh{devices};
-  const double room = request.cluster.kind(devices[0]).memory_bytes * kRoom;
+  const double room = request.cluster.kind(devices[0]).memory_bytes * kSumsOff / 100;
   std::optional<Nanoseconds> least;
   for (const int64_t count : microbatch_counts(request)) {
     const int64_t rows = (request.global_batch + count - 1) / count;

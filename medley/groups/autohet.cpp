@@ -28,8 +28,6 @@ namespace {
 constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
 constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same part of all pools
 constexpr double kGap = 0.01;      // of a chain
-// Divisions may be predicted to be slower by this than the best one.
-constexpr double kSlower = 1.1;
 // That are synthesised; of them, whose stages get room for what their schedules want, where devices
 // are many; and that are simulated.
 constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
@@ -129,7 +127,7 @@ GroupRequest group_request(const Request& request,
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
   groups.gap = kGap;
-  groups.slower = kSlower;
+  groups.slower = kSumsOff / 100.0;
   groups.faster_than = request.faster_than;
   groups.within = request.within;
   groups.is_over = request.is_over;

@@ -27,10 +27,6 @@ constexpr int kMostMoves = 16;
 constexpr size_t kFew = 32;
 constexpr size_t kWholesAtOnce = 4;  // candidates whose stages are synthesised, then the next ones
 constexpr double kMoreGain = 0.02;   // of what a candidate gains by that, beyond those before it
-// In percent of the fastest chain known: slower chains are no candidates, and their stages are not
-// made to need less memory. Synthesising a stage as a whole rarely gains more than this over its
-// layers.
-constexpr int64_t kSlower = 110;
 // Chains are compared by sums over their layers, which are off by more than this.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
 constexpr double kRoughGap = 0.1;  // of those that only say what need not be looked at
@@ -85,7 +81,7 @@ class Harp {
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
-      return plan.predicted.value > fastest_->value * kSlower / 100;
+      return plan.predicted.value > fastest_->value * kSumsOff / 100;
     });
     std::vector<PlanCandidate> all;
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
@@ -189,8 +185,8 @@ class Harp {
   // What is predicted to take as long is no candidate; nothing, while nobody knows.
   std::optional<Nanoseconds> slow() const {
     std::optional<Nanoseconds> slow;
-    if (known_) slow = *known_ * kSlower / 100;
-    if (fastest_) slow = std::min(*fastest_ * kSlower / 100, slow.value_or(kNoBound));
+    if (known_) slow = *known_ * kSumsOff / 100;
+    if (fastest_) slow = std::min(*fastest_ * kSumsOff / 100, slow.value_or(kNoBound));
     return slow;
   }
   Nanoseconds longest_stage(int64_t count) const {

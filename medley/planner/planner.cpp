@@ -31,9 +31,6 @@ namespace {
 // Ends a search that another one has made needless. It is no Error: none of its candidates fails.
 struct NobodyWaits {};
 
-// In percent: what sums over layers say of a mesh may be longer by as much than it is.
-constexpr int64_t kSlowerMesh = 110;
-
 Nanoseconds step_time(const Plan& plan, const Request& request) {
   return price(request, lower(request, plan));
 }
@@ -171,7 +168,7 @@ class Auto {
   bool is_slow(const DevicePool& pool) const {
     const auto chains = stages_.find(kLayersOfChains.per_block);
     if (!pool.alike || chains == stages_.end()) return false;
-    const Nanoseconds below{best_time_.value * kSlowerMesh / 100};
+    const Nanoseconds below{best_time_.value * kSumsOff / 100};
     return !step_on_pool(request_, pool.devices, below, *chains->second);
   }
 
