@@ -115,13 +115,8 @@ StageMesh CandidatePlaces::mesh(const StageRange& range) const {
   const DevicePool& pool = device_pools[at(range.pool)];
   StageMesh own{{pool.devices.begin(), pool.devices.begin() + range.devices}};
   if (pool.speeds.empty()) return own;
-  std::map<int, double> speeds;  // of a device; as lay_out() puts them
-  for (size_t d = 0; d < own.devices.size(); ++d) speeds[own.devices[d]] = pool.speeds[d];
-  own.devices.clear();
-  for (const auto& [device, speed] : speeds) {
-    own.devices.push_back(device);
-    own.speeds.push_back(speed);
-  }
+  std::ranges::sort(own.devices);  // as lay_out() does
+  for (const int device : own.devices) own.speeds.push_back(pool.speeds.at(device));
   return own;
 }
 

@@ -177,7 +177,7 @@ DevicePool mixed(const DevicePool& a, const DevicePool& b, const std::map<int, d
     pool.devices.insert(
         pool.devices.end(), b.devices.begin() + unit * of_b, b.devices.begin() + (unit + 1) * of_b);
   }
-  for (const int device : pool.devices) pool.speeds.push_back(speeds.at(device));
+  for (const int device : pool.devices) pool.speeds.emplace(device, speeds.at(device));
   return pool;
 }
 

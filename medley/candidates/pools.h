@@ -20,8 +20,8 @@ struct DevicePool {
   int per_node = 1;
   bool alike = true;  // of one kind and equally connected, so that any of them stand for all
   int unit = 1;       // meshes have a multiple of so many devices
-  // Rows per second, [device], as shares. Empty: devices are of one kind.
-  std::vector<double> speeds{};
+  // Rows per second, as shares, by device of the cluster. Empty: devices are of one kind.
+  std::map<int, double> speeds{};
 };
 
 // What a search over chains takes doubles with each pool.

@@ -422,14 +422,10 @@ std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near_pools(
   return near;
 }
 
-// Returns the pools with two of them as one, at the end.
-std::vector<DevicePool> with_mixed(const Request& request,
-                                   std::vector<DevicePool> pools,
-                                   std::pair<size_t, size_t> pair) {
-  const std::vector<int> devices = devices_of(request);
-  const std::vector<double> shares = speeds_of(request, devices);
-  std::map<int, double> speeds;  // of a device
-  for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
+// Returns the pools with two of them as one, at the end. `speeds`: of each device.
+std::vector<DevicePool> with_mixed(std::vector<DevicePool> pools,
+                                   std::pair<size_t, size_t> pair,
+                                   const std::map<int, double>& speeds) {
   DevicePool one = mixed(pools[pair.first], pools[pair.second], speeds);
   pools.erase(pools.begin() + static_cast<std::ptrdiff_t>(pair.second));
   pools.erase(pools.begin() + static_cast<std::ptrdiff_t>(pair.first));
@@ -439,7 +435,11 @@ std::vector<DevicePool> with_mixed(const Request& request,
 
 // Looks for faster plans in which stages are on devices of two pools, then of three and more.
 Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best) {
-  if (devices_of(request).size() > kFew) return best;
+  const std::vector<int> devices = devices_of(request);
+  if (pools.size() < 2 || devices.size() > kFew) return best;
+  std::map<int, double> speeds;
+  const std::vector<double> shares = speeds_of(request, devices);
+  for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
   int64_t least = best.bound->least_ns;  // of all that is searched
   request.proved = [&least, told = request.proved](Nanoseconds proved) {
     least = std::min(least, proved.value);
@@ -450,7 +450,7 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
     const std::vector<DevicePool> before = pools;
     for (const auto& [time, pair] : near_pools(request, before)) {
       if (is_over(request)) break;
-      std::vector<DevicePool> some = with_mixed(request, before, pair);
+      std::vector<DevicePool> some = with_mixed(before, pair, speeds);
       request.faster_than = Nanoseconds{best.bound->step_ns};
       Outcome found = Harp(request, some, request.faster_than).run();
       auto* faster = std::get_if<Plan>(&found);
