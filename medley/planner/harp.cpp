@@ -466,8 +466,11 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
 
 }  // namespace
 
-Outcome harp(const Request& request) {
-  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+Outcome harp(const Request& asked) {
+  if (std::optional<Infeasible> no = rows_meet(asked)) return std::move(*no);
+  Request request = asked;
+  std::map<int, std::shared_ptr<StageSynthesis>> stages;  // of all searches
+  if (!request.stages) request.stages = &stages;
   const std::vector<DevicePool> pools = fastest_pools(request);
   // Where memory is short, sums over layers say too much of stages as wholes, which need less
   // memory: no chain is left out by them.
