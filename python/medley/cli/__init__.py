@@ -391,7 +391,7 @@ def run(arguments: Sequence[str]) -> int:
             job.use_interface(interface)
         return verb.run(options)
     if arguments[0] not in known and not arguments[0].startswith("-"):
-        names = ", ".join([*known, *(verb.name for verb in [*VERBS, *extras.verbs()])])
+        names = ", ".join([*known, *(verb.name for verb in _all_verbs())])
         raise ValueError(f"medley: found the verb {arguments[0]!r}, expected one of {names}")
     return _core.run_cli(list(arguments), str(catalogue()))
 
