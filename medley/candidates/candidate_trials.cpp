@@ -31,7 +31,7 @@ Nanoseconds relays_after(const CandidatePlaces& places,
   };
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p) {
-    // Those that are alike sum for as long.
+    // Equal pipelines sum for as long.
     if (!is_first_alike(plans, p)) continue;
     Nanoseconds hidden;
     for (size_t s = 0; s < plans[p].stages.size(); ++s) {
@@ -56,8 +56,8 @@ Nanoseconds relays_after(const CandidatePlaces& places,
   return most;
 }
 
-// Of so many micro-batches, of which the program has the first. What one more takes is read off the
-// backward calls of the first stage while the pipeline is full.
+// Returns the step of all micro-batches; the program has the first ones. The time of one more is
+// read off the backward calls of the first stage while the pipeline is full.
 Nanoseconds simulated_step(const CandidateTrial& trial, const CostModel& costs) {
   const Simulation simulated = simulate(trial.program, costs);
   const std::vector<LoweredStage>& stages = trial.program.stages;

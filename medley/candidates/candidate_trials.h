@@ -24,7 +24,7 @@ struct CandidateTrial {
   std::optional<Nanoseconds> step;  // once it is simulated, with what it costs besides
 };
 
-// What a stage needs beyond what its option says, found with so many micro-batches in flight.
+// Memory of a stage beyond that of its option, found with so many micro-batches in flight.
 struct ExtraBytes {
   Bytes bytes;
   int in_flight = 0;
@@ -67,8 +67,8 @@ class CandidateTrials {
 
   // Nothing where wholes() is.
   std::optional<CandidateTrial> trial(const PlanCandidate& candidate, const Extra& extra = {});
-  // Lowers a plan. Of many micro-batches of pipelines that are alike a few are lowered: once it is
-  // full, one is like the next. Threads may call this and simulate(), each for its own trial.
+  // Lowers a plan; of many micro-batches of equal pipelines only a few: once a pipeline is full,
+  // one is like the next. Threads may call this and simulate(), each for its own trial.
   void lower(CandidateTrial& trial) const;
   void simulate(CandidateTrial& trial) const;
 

@@ -54,7 +54,7 @@ class CandidateSet {
   void join_axes();
   // The fastest that was considered; else why the first one did not fit.
   Outcome best() const;
-  // Of the best, by the simulator. Requires: best() is a plan.
+  // Returns the step of the best by the simulator. Requires: best() is a plan.
   Nanoseconds best_step() const { return *best_step_; }
 
  private:

@@ -24,7 +24,7 @@ struct DevicePool {
   std::map<int, double> speeds{};
 };
 
-// What a search over chains takes doubles with each pool.
+// The time of a search over chains doubles with each pool.
 inline constexpr size_t kManyPools = 8;
 
 // In the order of the cluster. Nodes of which the request uses another number of devices are a pool

@@ -89,8 +89,8 @@ Stage on_second_axis(const Stage& inner, Mesh mesh) {
   return stage;
 }
 
-// Of the first device of each kind, which has the longest shards of these; times of the slowest
-// kind. Bytes count as a share of the device's memory, and are given in that of the smallest one.
+// Returns the times of the slowest kind, by the first device of each: it has the longest shards.
+// Bytes count as a share of the device's memory, and are given in that of the smallest one.
 StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t microbatches) {
   std::map<std::string, FunctionTimes> kinds;
   const double least = least_memory(costs.cluster(), stage.devices);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What stages sum of parameters that several of them hold, and what owners give to all holders
-// (relays.h), as this stage does it.
+// The part of this stage in sums of gradients of parameters that several stages hold, and in
+// sending new values from owners to all holders (relays.h).
 
 #include <map>
 #include <string>

@@ -38,7 +38,7 @@ class LocalGraph {
   ValueId add_op(std::string name, std::vector<Argument> arguments, const TensorType& type);
   // A value that no op makes: what a communication brings.
   ValueId add_value(const TensorType& type, Lifetime lifetime);
-  // Of what is made now: whether all micro-batches have one together.
+  // Returns whether all micro-batches have one value together, of values made now.
   Lifetime lifetime() const;
 
   // Another type of a local value; itself if it is of that one.

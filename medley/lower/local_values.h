@@ -1,7 +1,7 @@
 #pragma once
 
 // Which local value holds a value of the whole graph in which state, and from which phase it may be
-// read. What is not there in the state that its reader needs is converted.
+// read. A value that is not there in the state of its reader is converted.
 
 #include <functional>
 #include <map>
@@ -41,11 +41,11 @@ class LocalValues {
   // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
   // does the rest. All-reduces are gathered into buckets.
   void start(ValueId value, const State& state);
-  // Of devices that compute in different types: from now on a value is what the first of those that
-  // compute all of it has, so that what is kept or reported is the same on all.
+  // Where devices compute in different types: from now on all have the value of the first device
+  // that computes all of it, so that kept and reported values are equal.
   void agree(ValueId value);
 
-  // What is made of an input is there in later phases, too.
+  // From now on values made of an input are there in later phases, too.
   void keep_made(ValueId input) { saved_.insert(input); }
   // Has the backward phase read what an input is in the forward phase of its micro-batch.
   void save_for_backward(ValueId input);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a step sums over all of its devices, whichever stage they are of: weights, norms, metrics,
-// and rows that every device has of the whole batch.
+// Sums of a step over the devices of all stages: weights, norms, metrics, and rows of the whole
+// batch that every device has.
 
 #include <optional>
 #include <string>
