@@ -537,6 +537,8 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
   const auto whole = static_cast<double>(least);
   const double share = std::max(kMoreCost, first ? *first : 0.0);
   if (least >= below) return {};
+  // Under any schedule all chains without prices cost nothing: no limit leaves out any of them.
+  if (search.any_schedule() && !search.prices) return Search(table, search, ahead).run();
   for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
        more *= kMoreFactor) {
     const bool is_near = search.use != DeviceUse::kAny && below - least <= kNear * more;
