@@ -14,9 +14,6 @@ namespace {
 // the factor.
 constexpr double kMoreCost = 1.0 / 256;
 constexpr int64_t kMoreFactor = 4;
-// A search with its own limit within so many times the next step is not made in steps: each takes
-// time of its own.
-constexpr int64_t kNear = 64;
 
 // Lower bounds that hold before chains are searched.
 struct Ahead {
@@ -237,7 +234,7 @@ bool Search::matters(const Option& option,
                      const Label& label,
                      const Least& ahead) const {
   if (ahead.cost == kNever || label.cost + ahead.cost >= search_.below) return false;
-  if (!search_.any_schedule()) return begin > 0 || label.end < search_.below;
+  if (!search_.any_schedule()) return label.end + table_.least_up(begin) < search_.below;
   if (search_.with_r() && ahead_.paid &&
       label.depth > ahead_.paid->deepest[ahead_.paid->index(begin, option.pool)])
     return false;
@@ -541,8 +538,8 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
   if (search.any_schedule() && !search.prices) return Search(table, search, ahead).run();
   for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
        more *= kMoreFactor) {
-    const bool is_near = search.use != DeviceUse::kAny && below - least <= kNear * more;
-    search.below = is_near ? below : std::min(below, least + more);
+    search.below =
+        search.use == DeviceUse::kOnce && below < kNever ? below : std::min(below, least + more);
     Chain chain = Search(table, search, ahead).run();
     if (!chain.stages.empty() && first && least > 0)
       *first = static_cast<double>(more) / kMoreFactor / whole;

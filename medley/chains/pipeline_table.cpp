@@ -237,13 +237,16 @@ void Table::add_bounds() {
       for (const Option& option : options(pool, s, 0, end))
         stored_->least_first_update = std::min(stored_->least_first_update, option.update);
   std::vector<int64_t> fills(at(layers_) + 1, kNever), stays = fills;
-  fills[0] = stays[0] = 0;
+  std::vector<int64_t>& ups = stored_->least_up = fills;
+  fills[0] = stays[0] = ups[0] = 0;
   for (int end = 1; end <= layers_; ++end)
     for (const auto& [pool, s] : all) {
       const int64_t *least_fill = least_fills(pool, s, end), *least = least_stays(pool, s, end);
       for (int begin = 0; begin < end; ++begin) {
         fills[at(end)] = std::min(fills[at(end)], fills[at(begin)] + least_fill[begin]);
         stays[at(end)] = std::min(stays[at(end)], stays[at(begin)] + least[begin]);
+        for (const Option& option : options(pool, s, begin, end))
+          ups[at(end)] = std::min(ups[at(end)], ups[at(begin)] + option.forward);
       }
     }
   least_sum_ = fills.back();

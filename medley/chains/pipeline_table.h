@@ -142,6 +142,8 @@ class Table {
 
   // No stage with the first layer updates in less.
   int64_t least_first_update() const { return stored_->least_first_update; }
+  // How long a micro-batch takes at least to get to the layer.
+  int64_t least_up(int layer) const { return stored_->least_up[at(layer)]; }
   // The least sum of what stages fill that all layers can have, on any devices.
   int64_t least_sum() const { return least_sum_; }
   // The same of how long a micro-batch stays: its way through all stages and back.
@@ -212,7 +214,7 @@ class Table {
     std::vector<char> one_port;       // [pool]
     std::vector<char> linked;         // [from][to]
     std::vector<int64_t> exchanges;   // [first][last]
-    std::vector<int64_t> steps;
+    std::vector<int64_t> steps, least_up;
     int64_t least_first_update = kNever;
     bool has_late_weights = false;
   };
