@@ -573,6 +573,21 @@ std::optional<Nanoseconds> step_on_pool(const Request& request,
   return least;
 }
 
+std::optional<Nanoseconds> step_on_mesh(const Request& request,
+                                        const StageMesh& mesh,
+                                        StageSynthesis& stages) {
+  const int64_t count = microbatch_counts(request).front();
+  const StageConfig config{(request.global_batch + count - 1) / count, count};
+  const auto layers = static_cast<int>(stages.layers().layers.size());
+  stages.solve_layers({{mesh, config}}, {});
+  std::optional<Nanoseconds> least;
+  for (const StageOption& option : stages.options(0, layers, stages.offers(mesh, config), {})) {
+    const Nanoseconds step = (option.forward + option.backward) * count + option.update;
+    least = std::min(least.value_or(step), step);
+  }
+  return least;
+}
+
 StageConfig StageSynthesis::config_of(const StageOption& option,
                                       StageConfig config,
                                       int in_flight) {

@@ -230,4 +230,11 @@ std::optional<Nanoseconds> step_on_pool(const Request& request,
                                         Nanoseconds below,
                                         StageSynthesis& stages);
 
+// Returns the step of the whole model as one stage on these devices with as few micro-batches as
+// may be, by sums over layers, room not counted. Nothing if a layer has no solution. Requires:
+// `stages` has the same graph and cluster.
+std::optional<Nanoseconds> step_on_mesh(const Request& request,
+                                        const StageMesh& mesh,
+                                        StageSynthesis& stages);
+
 }  // namespace medley

@@ -76,7 +76,9 @@ class Auto {
       if (best_ && is_over(request_)) break;
       const bool is_next = strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext;
       const bool is_early = best_ && is_next && ask_meshes(i);
-      if (best_ && !is_early && name(i) == "hap") return ask_beside(i);
+      const bool is_hap = best_ && !is_early && name(i) == "hap";
+      if (is_hap && is_slow_mesh()) continue;
+      if (is_hap) return ask_beside(i);
       ask(i);
     }
   }
@@ -170,6 +172,17 @@ class Auto {
     if (!pool.alike || chains == stages_.end()) return false;
     const Nanoseconds below{best_time_.value * kSumsOff / 100};
     return !step_on_pool(request_, pool.devices, below, *chains->second);
+  }
+
+  // Whether a mesh of all devices takes longer than the best plan known: by sums over layers, half
+  // of which messages and compute overlap at most.
+  bool is_slow_mesh() const {
+    const auto chains = stages_.find(kLayersOfChains.per_block);
+    if (chains == stages_.end()) return false;
+    const std::vector<int> devices = devices_of(request_);
+    const StageMesh mesh{devices, speeds_of(request_, devices)};
+    const auto step = step_on_mesh(request_, mesh, *chains->second);
+    return step && *step >= best_time_ * 2 * kSumsOff / 100;
   }
 
   // What the first ones answered in haste they are asked again.
