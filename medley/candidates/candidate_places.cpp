@@ -26,7 +26,7 @@ CandidatePlaces::CandidatePlaces(const Request& asked,
       alike_nodes.emplace(static_cast<int>(&pool - device_pools.data()),
                           AlikeNodes(request.cluster, topology(), pool.devices));
   }
-  const Graph& graph = request.analysis->graph;
+  const Graph& graph = request.cache.analysis->graph;
   const std::map<std::string, ValueId> known = gradients_of(graph);
   std::set<ValueId> trained;
   for (const Input& input : graph.inputs)
@@ -59,7 +59,7 @@ int64_t CandidatePlaces::rows_of(const PipelineCandidate& pipeline) const {
 }
 
 Bytes CandidatePlaces::bytes(const std::vector<ValueId>& values, int64_t rows) const {
-  const Graph& graph = request.analysis->graph;
+  const Graph& graph = request.cache.analysis->graph;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows);
   return {evaluate(total_bytes(graph, values), symbols)};
 }

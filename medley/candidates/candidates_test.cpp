@@ -42,7 +42,7 @@ class PlacementTest : public ::testing::Test {
             .global_batch = rows,
             .devices = {},
             .optimizer = {},
-            .analysis = &analysis};
+            .cache = {.analysis = &analysis}};
   }
 
   // What is chosen of both placements, or the plan of the one given.

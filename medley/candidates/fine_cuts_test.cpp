@@ -40,7 +40,7 @@ Request asked(const Graph& graph,
           .global_batch = rows,
           .devices = {},
           .optimizer = {},
-          .analysis = &analysis};
+          .cache = {.analysis = &analysis}};
 }
 
 // Two blocks have six layers, five cuts: where finer ones find something, it is faster than all of

@@ -134,8 +134,8 @@ std::vector<double> shares_of_rows(const StageMesh& mesh, int64_t places) {
 
 StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& options)
     : request_(request),
-      stages_(*request.analysis),
-      layers_(find_layers(request.analysis->graph, stages_.positions(), options)) {
+      stages_(*request.cache.analysis),
+      layers_(find_layers(request.cache.analysis->graph, stages_.positions(), options)) {
   for (const Layer& layer : layers_.layers)
     like_.push_back(
         static_cast<int>(std::ranges::find(layers_.layers, layer.structure, &Layer::structure) -
@@ -158,7 +158,7 @@ Completed StageSynthesis::complete(const RangeKey& key) {
   if (key.begin > 0) cuts.push_back(key.begin);
   if (key.end < last) cuts.push_back(key.end);
   const Partition parts = partition(
-      request_.analysis->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
+      request_.cache.analysis->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
   return stages_.stage(parts, key.begin > 0 ? 1 : 0, std::string(key.recompute), key.in_flight);
 }
 
@@ -531,8 +531,9 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageCo
 }
 
 std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOptions& layers) {
-  if (!request.stages) return std::make_shared<StageSynthesis>(request, layers);
-  std::shared_ptr<StageSynthesis>& stages = (*request.stages)[layers.per_block * layers.parts];
+  if (!request.cache.stages) return std::make_shared<StageSynthesis>(request, layers);
+  std::shared_ptr<StageSynthesis>& stages =
+      (*request.cache.stages)[layers.per_block * layers.parts];
   if (!stages) stages = std::make_shared<StageSynthesis>(request, layers);
   return stages;
 }
@@ -540,7 +541,7 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOpt
 std::vector<int64_t> microbatch_counts(const Request& request, int pipelines) {
   const int64_t most = int64_t{1024} * pipelines;
   if (request.microbatches > 0) return {request.microbatches};
-  if (!request.analysis->coupling.empty()) return {1};
+  if (!request.cache.analysis->coupling.empty()) return {1};
   std::vector<int64_t> counts;
   for (int64_t rows = 1; counts.empty() || counts.back() > 1; rows *= 2)
     if (const int64_t count = (request.global_batch + rows - 1) / rows; count <= most)

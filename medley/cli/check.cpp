@@ -91,7 +91,7 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
                         .global_batch = plan.global_batch,
                         .devices = {},
                         .optimizer = {},
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   if (in_plan(path, [&] { return find_misfit(plan, request); }))
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }

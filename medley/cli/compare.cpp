@@ -47,7 +47,7 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
     return row;
   }
   const Plan& found = std::get<Plan>(outcome);
-  const Program program = lower(*request.analysis, found, request.cluster);
+  const Program program = lower(*request.cache.analysis, found, request.cluster);
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
   row.pipelines.resize(found.pipelines.size());
@@ -208,8 +208,7 @@ void run_compare(const CompareArguments& options, Session& session) {
                   .microbatches = asked.microbatches,
                   .devices = asked.devices,
                   .optimizer = {},
-                  .analysis = &analysis,
-                  .known = &known};
+                  .cache = {.analysis = &analysis, .outcomes = &known}};
   std::vector<std::string> wanted = options.strategies;
   if (wanted.empty())
     for (const Strategy& strategy : strategies())

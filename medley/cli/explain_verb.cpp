@@ -35,7 +35,7 @@ Added find_added(const Plan& plan,
                         .global_batch = plan.global_batch,
                         .devices = {},
                         .optimizer = {},
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   SteadyClock clock;
   Progress progress(session.terminal, clock);
   Added added;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -106,28 +107,28 @@ void run_plan(const PlanArguments& options, Session& session) {
   const GraphAnalysis analysis = analyse(graph, {});
   Progress progress(session.terminal, clock);
   std::string left_out;
-  const PlanSearch::Found found = find(
-      {.graph = graph,
-       .cluster = cluster,
-       .costs = &costs,
-       .strategy = options.strategy,
-       .global_batch = asked.global_batch,
-       .microbatches = asked.microbatches,
-       .devices = asked.devices,
-       .optimizer = {},
-       .survive = static_cast<int>(options.survive),
-       .loss_over_microbatches = options.loss_over == kLossOver[1],
-       .within = within,
-       .is_over = is_over,
-       .analysis = &analysis,
-       .progress =
-           [&](std::string_view what, size_t number, size_t of) { progress.at(what, number, of); },
-       .left_out =
-           [&](const std::string& why) {
-             left_out += fmt::format("left out a candidate that cannot be lowered: {}\n", why);
-           }},
-      by,
-      asked);
+  const PlanSearch::Found found =
+      find({.graph = graph,
+            .cluster = cluster,
+            .costs = &costs,
+            .strategy = options.strategy,
+            .global_batch = asked.global_batch,
+            .microbatches = asked.microbatches,
+            .devices = asked.devices,
+            .optimizer = {},
+            .survive = static_cast<int>(options.survive),
+            .loss_over_microbatches = options.loss_over == kLossOver[1],
+            .within = within,
+            .cache = {.analysis = &analysis},
+            .listener = {.progress = std::bind_front(&Progress::at, &progress),
+                         .left_out =
+                             [&](const std::string& why) {
+                               left_out += fmt::format(
+                                   "left out a candidate that cannot be lowered: {}\n", why);
+                             },
+                         .is_over = is_over}},
+           by,
+           asked);
   if (options.output.empty() && session.json) {
     session.out << print(found.plan);
     return;

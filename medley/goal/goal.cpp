@@ -184,7 +184,7 @@ class GoalSearch {
     const std::optional<Nanoseconds> limit = longest(set);
     if (limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
     one.within.reset();
-    one.known = nullptr;
+    one.cache.outcomes = nullptr;
     ++planned_;
     why_left_out(request_, [&] {
       Outcome outcome = plan(one);
@@ -280,10 +280,10 @@ GoalOutcome plan_for(const Goal& goal, const Request& request) {
     priced.costs = &analytic;
     return plan_for(goal, priced);
   }
-  if (!request.analysis) {
+  if (!request.cache.analysis) {
     const GraphAnalysis analysis = analyse(request.graph, request.optimizer);
     Request analysed = request;
-    analysed.analysis = &analysis;
+    analysed.cache.analysis = &analysis;
     return plan_for(goal, analysed);
   }
   check(request);

@@ -130,7 +130,7 @@ GroupRequest group_request(const Request& request,
   groups.slower = kSumsOff / 100.0;
   groups.faster_than = request.faster_than;
   groups.within = request.within;
-  groups.is_over = request.is_over;
+  groups.is_over = request.listener.is_over;
   for (const DevicePool& pool : pools) {
     Request alone = request;
     alone.devices = names_of(request.cluster, pool.devices);
@@ -319,7 +319,7 @@ class AutoHet {
 }  // namespace
 
 Outcome autohet(const Request& request) {
-  if (const std::string& meet = request.analysis->coupling; !meet.empty())
+  if (const std::string& meet = request.cache.analysis->coupling; !meet.empty())
     return Infeasible{fmt::format("{}: several pipelines are not exact", meet)};
   if (const std::string why = why_one_pipeline(request.graph); !why.empty())
     return Infeasible{fmt::format("several pipelines are not possible, since {}", why)};

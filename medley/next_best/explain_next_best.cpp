@@ -163,7 +163,7 @@ std::vector<Answer> answers_to(const std::vector<Question>& questions,
 Json next_best_json(const Request& request, const Plan& plan, Progress& progress) {
   Json rows = Json::array();
   if (!NextBest::knows(plan)) return rows;
-  const Completed completed = complete_stages(*request.analysis, plan)[0];
+  const Completed completed = complete_stages(*request.cache.analysis, plan)[0];
   const std::vector<Question> questions = questions_about(completed);
   if (questions.empty()) return rows;
   const NextBest next_best(request, plan);

@@ -18,8 +18,8 @@ std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& pl
   for (const std::string& name : pipeline.stages[0].mesh.devices)
     devices.push_back(find_device(request.cluster, name).value());
   return std::make_unique<OpCatalogue>(
-      request.analysis->prepared->graph,
-      *request.analysis->factors,
+      request.cache.analysis->prepared->graph,
+      *request.cache.analysis->factors,
       SpmdMesh(
           *request.costs, std::move(devices), parts_of(plan, pipeline), pipeline.microbatches[0]),
       SpmdPricing{});
@@ -55,7 +55,7 @@ bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
       options.overlapped_count = exposed;
       options.byte_price = byte_price;
       auto problem =
-          std::make_unique<SpmdProblem>(*request_.analysis->prepared, *catalogue_, options);
+          std::make_unique<SpmdProblem>(*request_.cache.analysis->prepared, *catalogue_, options);
       std::optional<PbqpSolution> found = solve(problem->pbqp(), search_options());
       MEDLEY_CHECK(found.has_value());  // all whole is allowed
       std::swap(problem_, problem);

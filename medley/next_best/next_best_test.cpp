@@ -73,7 +73,7 @@ TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
                         .global_batch = 12,
                         .devices = {},
                         .optimizer = optimizer,
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   const NextBest next_best(request, plan);
   const SpmdProblem& problem = next_best.problem();
   const Pbqp& pbqp = problem.pbqp();
@@ -114,7 +114,7 @@ TEST_F(NextBestOfAProduct, WhatIsNotDecidedHasNoNextBest) {
                         .global_batch = 12,
                         .devices = {},
                         .optimizer = optimizer,
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   const NextBest next_best(request, plan);
   const auto always = [](const std::string&) { return true; };
   EXPECT_FALSE(next_best.without({"no such op"}, always));

@@ -441,7 +441,7 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
   const std::vector<double> shares = speeds_of(request, devices);
   for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
   int64_t least = best.bound->least_ns;  // of all that is searched
-  request.proved = [&least, told = request.proved](Nanoseconds proved) {
+  request.listener.proved = [&least, told = request.listener.proved](Nanoseconds proved) {
     least = std::min(least, proved.value);
     if (told) told(proved);
   };
@@ -470,7 +470,7 @@ Outcome harp(const Request& asked) {
   if (std::optional<Infeasible> no = rows_meet(asked)) return std::move(*no);
   Request request = asked;
   std::map<int, std::shared_ptr<StageSynthesis>> stages;  // of all searches
-  if (!request.stages) request.stages = &stages;
+  if (!request.cache.stages) request.cache.stages = &stages;
   const std::vector<DevicePool> pools = fastest_pools(request);
   // Where memory is short, sums over layers say too much of stages as wholes, which need less
   // memory: no chain is left out by them.

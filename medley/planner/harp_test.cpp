@@ -81,7 +81,7 @@ class HarpTest : public ::testing::Test {
             .microbatches = microbatches,
             .devices = {},
             .optimizer = {},
-            .analysis = &analysis};
+            .cache = {.analysis = &analysis}};
   }
 
   Outcome outcome(const Cluster& cluster,
@@ -179,7 +179,7 @@ TEST_F(HarpTest, PutsAStageOnTwoKinds) {
   Request asked = request(cluster, costs, analysis, 16, 2);
   int64_t least = found.bound->step_ns;
   int searches = 0;
-  asked.proved = [&](Nanoseconds proved) {
+  asked.listener.proved = [&](Nanoseconds proved) {
     least = std::min(least, proved.value);
     ++searches;
   };
@@ -399,7 +399,7 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   asked.microbatches = 0;
   const GraphAnalysis apart = analyse(graph, {});
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
-  asked.analysis = &apart;
+  asked.cache.analysis = &apart;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
   // With as many rows in each, which 2, 4, 8 devices divide evenly.
   asked.global_batch = 100;

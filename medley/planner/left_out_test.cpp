@@ -47,11 +47,11 @@ class LeftOutCandidates : public ::testing::Test {
             .global_batch = 64,
             .devices = {},
             .optimizer = {},
-            .left_out = [this](const std::string& why) { left_out.push_back(why); },
             .besides = [=](const Program& program, Nanoseconds) -> Nanoseconds {
               if (fails(program)) throw Error(blame, "an op that no rule fits");
               return {};
-            }};
+            },
+            .listener = {.left_out = [this](const std::string& why) { left_out.push_back(why); }}};
   }
 
   static bool is_chain(const Program& program) { return program.stages.size() > 1; }
@@ -130,7 +130,7 @@ TEST_F(LeftOutCandidates, StagesThatCannotBePricedHaveNoSolution) {
   const GraphAnalysis analysis = analyse(graph, {});
   Request asked = request("harp", [](const Program&) { return false; });
   asked.costs = &costs;
-  asked.analysis = &analysis;
+  asked.cache.analysis = &analysis;
   StageSynthesis synthesis(asked, kLayersOfChains);
   const StageConfig config{16, 4, 0, StageStyle::kBest};
   const StageQuery fast{0, 2, {{0, 1}}, config}, slow{0, 2, {{2, 3}}, config};

@@ -94,7 +94,7 @@ class LeastMemory {
  public:
   LeastMemory(const Request& request, const std::vector<Layer>& layers)
       : request_(request), layers_(layers) {
-    const Graph& graph = request.analysis->graph;
+    const Graph& graph = request.cache.analysis->graph;
     const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
     const auto bytes = [&](ValueId value) {
       return static_cast<double>(num_bytes(type_of(graph, value), symbols));

@@ -50,7 +50,8 @@ class Auto {
   explicit Auto(const Request& request)
       : request_(request),
         rows_(asked_by_auto()),
-        known_(request.known ? *request.known : std::map<std::string, Outcome>()) {}
+        known_(request.cache.outcomes ? *request.cache.outcomes
+                                      : std::map<std::string, Outcome>()) {}
 
   Outcome run() {
     ask_from(0);
@@ -93,9 +94,11 @@ class Auto {
 
   void ask(size_t i) {
     Request one = limited();
-    one.known = &known_;
-    one.stages = &stages_;
-    one.proved = [&](Nanoseconds proved) { least_ = std::min(least_.value_or(proved), proved); };
+    one.cache.outcomes = &known_;
+    one.cache.stages = &stages_;
+    one.listener.proved = [&](Nanoseconds proved) {
+      least_ = std::min(least_.value_or(proved), proved);
+    };
     report(request_, name(i), i + 1, rows_.size());
     take(i, answered(one, name(i)));
   }
@@ -123,11 +126,11 @@ class Auto {
   void ask_beside(size_t i) {
     const std::map<std::string, Outcome> known = known_;
     Request one = limited();
-    one.known = &known;
+    one.cache.outcomes = &known;
     Outcome answer = Infeasible{};
     const auto others = [&] { ask_from(i + 1); };
     for_each_beside(others, 1, [&](size_t, const std::atomic<bool>& left_out) {
-      one.progress = [&](std::string_view, size_t, size_t) {
+      one.listener.progress = [&](std::string_view, size_t, size_t) {
         if (left_out) throw NobodyWaits();
       };
       answer = answered(one, name(i));
@@ -155,7 +158,7 @@ class Auto {
       if (best_ && is_over(request_)) break;
       Request one = limited();
       one.devices = names_of(request_.cluster, pools[p].devices);
-      one.known = nullptr;
+      one.cache.outcomes = nullptr;
       if (best_ && work_bound(one) >= best_time_) continue;
       if (best_ && is_slow(pools[p])) continue;
       const Outcome outcome = answered(one, "hap");
@@ -357,16 +360,16 @@ Outcome plan(const Request& request) {
   check_reachable(request);
   if (!find_strategy(request.strategy)) refuse_strategy(request);
   Request asked = request;
-  asked.answer = [](const Request& one) {
+  asked.cache.find = [](const Request& one) {
     const Strategy* strategy = find_strategy(one.strategy);
     MEDLEY_CHECK(strategy);
     return strategy->plan(one);
   };
   std::optional<GraphAnalysis> analysis;
-  if (!request.analysis)
-    asked.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
+  if (!request.cache.analysis)
+    asked.cache.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
   if (request.loss_over_microbatches) {
-    if (!analysis) asked.analysis = &analysis.emplace(*request.analysis);
+    if (!analysis) asked.cache.analysis = &analysis.emplace(*request.cache.analysis);
     analysis->coupling.clear();  // rows meet within a micro-batch only
   }
   if (request.survive > 0)
@@ -375,14 +378,14 @@ Outcome plan(const Request& request) {
     };
   std::mutex several;
   std::set<std::string> left_out;
-  asked.left_out = [&](const std::string& why) {
+  asked.listener.left_out = [&](const std::string& why) {
     const std::scoped_lock lock(several);
     left_out.insert(why);
   };
   Outcome outcome = asked.ask(request.strategy);
   auto* found = std::get_if<Plan>(&outcome);
   for (const std::string& why : left_out)
-    if (found && request.left_out) request.left_out(why);
+    if (found && request.listener.left_out) request.listener.left_out(why);
   if (found) found->loss_over_microbatches = request.loss_over_microbatches;
   if (found) note_types(*found, request.graph, request.cluster);
   if (found && request.survive > 0) {

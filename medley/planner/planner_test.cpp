@@ -301,7 +301,7 @@ TEST_F(Planner, HapSearchesNoFurtherWhereWhatHoldsLeastDoesNotFit) {
   cluster = two_and_two(2e3);
   Request asked = request("hap", 64);
   std::set<std::string> told;
-  asked.progress = [&](std::string_view what, size_t, size_t) { told.emplace(what); };
+  asked.listener.progress = [&](std::string_view what, size_t, size_t) { told.emplace(what); };
   EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(asked)));
   EXPECT_THAT(told, ElementsAre("hap with 1 micro-batches", "hap: what holds least"));
 }
@@ -339,12 +339,12 @@ TEST_F(Planner, WhatProgressThrowsEndsIt) {
   for (const std::string strategy : {"auto", "hap", "hap-even", "harp", "megatron"}) {
     Request asked = request(strategy, 64);
     size_t told = 0;
-    asked.progress = [&](std::string_view, size_t, size_t) { ++told; };
+    asked.listener.progress = [&](std::string_view, size_t, size_t) { ++told; };
     (void)plan(asked);
     ASSERT_GT(told, 0u) << strategy;
     for (size_t last = 1; last <= told; ++last) {
       size_t now = 0;
-      asked.progress = [&](std::string_view, size_t, size_t) {
+      asked.listener.progress = [&](std::string_view, size_t, size_t) {
         if (++now == last) throw Interrupted();
       };
       EXPECT_THROW((void)plan(asked), Interrupted) << strategy << " at " << last << " of " << told;

@@ -64,7 +64,7 @@ class AtOnce {
 
   bool may_have(int64_t count) const {
     if (request_.microbatches > 0 && count != request_.microbatches) return false;
-    return request_.analysis->coupling.empty() && count <= kManyMicrobatches &&
+    return request_.cache.analysis->coupling.empty() && count <= kManyMicrobatches &&
            count <= request_.global_batch;
   }
 

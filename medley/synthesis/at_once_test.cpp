@@ -33,11 +33,11 @@ class AtOnceTest : public ::testing::Test {
             .global_batch = 256,
             .devices = {},
             .optimizer = {},
-            .analysis = &analysis};
+            .cache = {.analysis = &analysis}};
   }
 
   Plan tried(const Request& asked, const Plan& plan) const {
-    return at_once_if_faster(asked, plan, lower(*asked.analysis, plan, cluster));
+    return at_once_if_faster(asked, plan, lower(*asked.cache.analysis, plan, cluster));
   }
 
   // All products divided by what they put out, the rows by nothing.

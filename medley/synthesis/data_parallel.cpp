@@ -13,14 +13,14 @@
 namespace medley {
 
 std::optional<Infeasible> rows_meet(const Request& request) {
-  const std::string& meet = request.analysis->coupling;
+  const std::string& meet = request.cache.analysis->coupling;
   if (meet.empty() || request.microbatches <= 1) return std::nullopt;
   return Infeasible{
       fmt::format("{}: one micro-batch is exact, {} are not", meet, request.microbatches)};
 }
 
 bool has_room_for_replicas(const Request& request) {
-  const Graph& graph = request.analysis->graph;
+  const Graph& graph = request.cache.analysis->graph;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
   int64_t bytes = 0;
   for (const Input& input : graph.inputs)
@@ -84,10 +84,10 @@ class RowLines {
  private:
   const RowTime& line(int device, int64_t rows) {
     const DeviceKind& kind = request_.cluster.kind(device);
-    const auto [known, is_new] = known_.try_emplace({kind.name, rows});
+    const auto [it, is_new] = known_.try_emplace({kind.name, rows});
     if (is_new)
-      known->second = row_time(request_.analysis->prepared->graph, kind, rows, *request_.costs);
-    return known->second;
+      it->second = row_time(request_.cache.analysis->prepared->graph, kind, rows, *request_.costs);
+    return it->second;
   }
 
   const Request& request_;
@@ -138,7 +138,7 @@ Plan plan_of_rows(std::vector<std::string> devices,
 Plan empty_plan(const Request& request) {
   Plan plan;
   plan.strategy = request.strategy;
-  plan.graph_hash = request.analysis->graph_hash;
+  plan.graph_hash = request.cache.analysis->graph_hash;
   plan.cluster_hash = hash(request.cluster);
   plan.global_batch = request.global_batch;
   return plan;
@@ -165,10 +165,10 @@ Outcome with_microbatches(const Request& request,
     std::optional<Misfit> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };
-  const std::string& meet = request.analysis->coupling;
+  const std::string& meet = request.cache.analysis->coupling;
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
   // Who asks for whatever is fastest need not know by how much.
-  if (request.known && !has_room_for_replicas(request))
+  if (request.cache.outcomes && !has_room_for_replicas(request))
     return Infeasible{"a device has no room for all parameters"};
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);

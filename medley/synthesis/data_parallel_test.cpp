@@ -86,7 +86,7 @@ TEST(DataParallel, ProportionalComputesNoLongerThanEvenUnderAnyProfile) {
                             .global_batch = 96,
                             .devices = {},
                             .optimizer = {},
-                            .analysis = &analysis};
+                            .cache = {.analysis = &analysis}};
       const Plan found = std::get<Plan>(plan(request));
       Nanoseconds most;
       for (const SimulatedDevice& device : simulate(lower(analysis, found, cluster), costs).devices)

@@ -94,7 +94,7 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = std::min(kMostMicrobatches, *std::max_element(rows.begin(), rows.end()));
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  const bool may_cut = !plan.loss_over_microbatches && request.analysis->coupling.empty();
+  const bool may_cut = !plan.loss_over_microbatches && request.cache.analysis->coupling.empty();
   const auto fits_in = [&](int64_t microbatches) {
     return !find_misfit(with_rows(plan, rows, microbatches), request);
   };

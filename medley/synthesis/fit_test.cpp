@@ -139,7 +139,7 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
                         .global_batch = 40,
                         .devices = {},
                         .optimizer = {},
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   const Plan plan = empty_plan(request, {0, 1}, {20, 20}, 1);
   cluster.pools[0].kind.memory_bytes = 0;
   double low = 0, high = 1e6;
@@ -162,7 +162,7 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
                         .global_batch = 40,
                         .devices = {},
                         .optimizer = {},
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   Plan plan = empty_plan(request, {0}, {40}, 4);
   Stage second;
   second.first = "fc2/addmm#0";
@@ -188,7 +188,7 @@ TEST_F(Fit, ThePipelineThatLacksMemoryIsNamed) {
                         .global_batch = 40,
                         .devices = {},
                         .optimizer = {},
-                        .analysis = &analysis};
+                        .cache = {.analysis = &analysis}};
   Plan plan = empty_plan(request, {0}, {30}, 1);
   plan.global_batch = 40;
   plan.pipelines.push_back(empty_plan(request, {1}, {10}, 2).pipelines.front());

@@ -87,7 +87,7 @@ TEST_F(RatioExtraction, RowsGoBySpeed) {
   Request wanted = request(cluster, 600);
   wanted.costs = &costs;
   const GraphAnalysis analysis = analyse(graph, optimizer);
-  wanted.analysis = &analysis;
+  wanted.cache.analysis = &analysis;
   const std::vector<int64_t> balanced = proportional_rows(wanted, devices_of(wanted));
   Plan plan = even_plan(cluster, 600);
   EXPECT_THAT(ratio_parts(plan), ElementsAre("rows"));

@@ -24,6 +24,31 @@ namespace medley {
 using Outcome = std::variant<Plan, Infeasible>;
 
 class StageSynthesis;  // candidates/stage_options.h
+struct Request;
+
+// Results that searches share, all of one graph, cluster and costs.
+struct SearchCache {
+  const GraphAnalysis* analysis = nullptr;  // with the optimizer; plan() fills in what is null
+  const std::map<std::string, Outcome>* outcomes = nullptr;  // of this request, by strategy
+  // The syntheses of earlier strategies, by layers of a block; null: each strategy begins anew.
+  std::map<int, std::shared_ptr<StageSynthesis>>* stages = nullptr;
+  // Finds an outcome that is missing, by the strategy that the request names; set by plan().
+  std::function<Outcome(const Request&)> find{};
+};
+
+// Callbacks of a search; each may be null.
+struct SearchListener {
+  // Told what no plan of a search takes less than, with or without a plan.
+  std::function<void(Nanoseconds)> proved{};
+  // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
+  std::function<void(std::string_view what, size_t number, size_t of)> progress{};
+  // Receives why a candidate is left out. Threads call it; plan() calls its caller's once it has a
+  // plan, in order, each text once.
+  std::function<void(const std::string& why)> left_out{};
+  // Asked now and then: whether to answer with what is found, if anything is. What is found then
+  // depends on the machine.
+  std::function<bool()> is_over{};
+};
 
 struct Request {
   const Graph& graph;
@@ -43,38 +68,18 @@ struct Request {
   // A plan that is shown to be at most this share of its step longer than the best of those
   // searched is good enough.
   std::optional<double> within{};
-  // Asked now and then: whether to answer with what is found, if anything is. What is found then
-  // depends on the machine.
-  std::function<bool()> is_over{};
-  // Cached analysis; plan() fills in what is null.
-  const GraphAnalysis* analysis = nullptr;                // of the graph and the optimizer
-  const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
-  // What strategies that were asked before have synthesised, by layers of a block; null: each
-  // begins anew. Of this graph, cluster and costs.
-  std::map<int, std::shared_ptr<StageSynthesis>>* stages = nullptr;
-  // Told what no plan of a search takes less than, with or without a plan.
-  std::function<void(Nanoseconds)> proved{};
-  // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
-  std::function<void(std::string_view what, size_t number, size_t of)> progress{};
-  // Receives why a candidate is left out. Threads call it; plan() calls its caller's once it has a
-  // plan, in order, each text once.
-  std::function<void(const std::string& why)> left_out{};
   // What a step of a plan costs besides, where it takes so long: set by plan(). Null: nothing.
   std::function<Nanoseconds(const Program& program, Nanoseconds step)> besides{};
-  // Answers a request by the strategy that it names: the table of strategies, set by plan().
-  std::function<Outcome(const Request&)> answer{};
+  SearchCache cache{};
+  SearchListener listener{};
 
-  // For strategies: what another one comes to, if it is not known already. Requires: `answer`.
+  // For strategies: the outcome of another one. Requires: `cache.find`.
   [[nodiscard]] Outcome ask(std::string_view other) const;
 };
 
-// For strategies: tells whoever wants to know.
+// For strategies: call the listener.
 void report(const Request& request, std::string_view what, size_t number, size_t of);
-
-// For strategies: tells whoever wants to know what no plan that was searched takes less than.
 void prove(const Request& request, Nanoseconds least);
-
-// For strategies: whether what is found already will do.
 bool is_over(const Request& request);
 
 // For strategies: the program of a plan that is looked at, not run: without the plan's hash.
@@ -94,7 +99,7 @@ std::optional<std::string> why_left_out(const Request& request, const Attempt& a
     attempt();
   } catch (const Error& error) {
     if (error.blame() == Blame::kEnvironment) throw;
-    if (request.left_out) request.left_out(error.what());
+    if (request.listener.left_out) request.listener.left_out(error.what());
     return error.what();
   }
   return std::nullopt;

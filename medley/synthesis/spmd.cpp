@@ -68,7 +68,7 @@ class Synthesis {
         even_(even),
         starts_(request, even),
         decider_(request, starts_),
-        analysis_(*request.analysis),
+        analysis_(*request.cache.analysis),
         prepared_(*analysis_.prepared),
         coupling_(analysis_.coupling) {}
 

@@ -42,7 +42,7 @@ SpmdDecided SpmdDecider::decide(SpmdDivision& division, const SpmdOptions& optio
 }
 
 SpmdDecided SpmdDecider::decide_or_throw(SpmdDivision& division, const SpmdOptions& options) const {
-  const SpmdProblem problem(*request_.analysis->prepared, division.catalogue, options);
+  const SpmdProblem problem(*request_.cache.analysis->prepared, division.catalogue, options);
   const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
   if (!found) return {options, std::nullopt, {}, {}};
   Plan plan = division.outline;

@@ -76,8 +76,8 @@ SpmdDivision SpmdStarts::divide(const SpmdStart& start,
                 layout.shape);
   return {start,
           std::move(plan),
-          OpCatalogue(request_.analysis->prepared->graph,
-                      *request_.analysis->factors,
+          OpCatalogue(request_.cache.analysis->prepared->graph,
+                      *request_.cache.analysis->factors,
                       std::move(mesh),
                       std::move(pricing))};
 }

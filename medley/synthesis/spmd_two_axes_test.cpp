@@ -300,7 +300,7 @@ Request request_of(const Graph& graph,
           .microbatches = 1,
           .devices = {},
           .optimizer = {},
-          .analysis = &analysis};
+          .cache = {.analysis = &analysis}};
 }
 
 // The optimum of two axes is below that of one here, so that the bound of one would not do.

@@ -16,7 +16,7 @@ std::map<std::string, int> counts_of_kinds(const Request& request) {
 }  // namespace
 
 LeastWork::LeastWork(const Request& request) {
-  const Graph& graph = request.analysis->prepared->graph;
+  const Graph& graph = request.cache.analysis->prepared->graph;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()),
                                      request.global_batch);
   for (int device : devices_of(request)) {

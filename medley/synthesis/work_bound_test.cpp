@@ -61,7 +61,7 @@ TEST(WorkBound, IsNoMoreThanAStepWhateverTheProfile) {
                           .global_batch = 256,
                           .devices = {},
                           .optimizer = {},
-                          .analysis = &analysis};
+                          .cache = {.analysis = &analysis}};
     const Plan plan = std::get<Plan>(data_parallel_even(request));
     const Nanoseconds bound = work_bound(request);
     EXPECT_LE(bound, simulate(lower(analysis, plan, cluster), costs).step) << factor;

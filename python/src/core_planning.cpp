@@ -66,18 +66,18 @@ Plan find_plan(const Graph& graph,
                int survive,
                bool loss_over_microbatches) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
-  const medley::Outcome outcome = medley::plan({.graph = graph,
-                                                .cluster = cluster,
-                                                .costs = &costs,
-                                                .strategy = strategy,
-                                                .global_batch = global_batch,
-                                                .microbatches = microbatches,
-                                                .devices = devices,
-                                                .optimizer = optimizer,
-                                                .survive = survive,
-                                                .loss_over_microbatches = loss_over_microbatches,
-                                                .progress = check_signals,
-                                                .left_out = warn});
+  const medley::Outcome outcome =
+      medley::plan({.graph = graph,
+                    .cluster = cluster,
+                    .costs = &costs,
+                    .strategy = strategy,
+                    .global_batch = global_batch,
+                    .microbatches = microbatches,
+                    .devices = devices,
+                    .optimizer = optimizer,
+                    .survive = survive,
+                    .loss_over_microbatches = loss_over_microbatches,
+                    .listener = {.progress = check_signals, .left_out = warn}});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
   return std::get<Plan>(outcome);
