@@ -26,7 +26,8 @@ Choices renamed(const Choices& choices, const std::map<std::string, std::string>
 std::optional<Renaming> renaming(const Prepared& from, const Prepared& to) {
   const Graph &a = from.graph, &b = to.graph;
   if (a.values != b.values || a.ops.size() != b.ops.size() || a.inputs.size() != b.inputs.size() ||
-      a.outputs.size() != b.outputs.size() || from.recomputed != to.recomputed ||
+      a.outputs.size() != b.outputs.size() ||
+      !std::ranges::equal(from.roles, to.roles, {}, &OpRole::recomputed, &OpRole::recomputed) ||
       from.gradient_norm != to.gradient_norm)
     return std::nullopt;
   Renaming names;

@@ -306,8 +306,9 @@ class Completer {
                                   const std::optional<Planned>& planned,
                                   size_t axis) const {
     const std::string& name = names_[at(id)];
-    const std::string* of_norm = find_share(prepared_, name, kNormOf);
-    if (const std::string* parameter = of_norm ? of_norm : find_share(prepared_, name, kUpdateOf)) {
+    const OpRole::Kind role = prepared_.roles[at(id)].kind;
+    const std::string* parameter = parameter_of(prepared_, id);
+    if (role != OpRole::Kind::kAverage && find_share(prepared_, id)) {
       const Choice choice = choice_of_update(id, *parameter, axis);
       if (planned && planned->axes[axis].kind != ChoiceText::Kind::kOpen &&
           resolve(id, planned->axes[axis], name) != choice)
@@ -342,8 +343,8 @@ class Completer {
                                 planned->text));
       return choice;
     }
-    for (std::string_view kind : {kUpdateOf, kAverageOf})
-      if (name.starts_with(kind)) return choice_of_update(id, name.substr(kind.size()), axis);
+    if (role == OpRole::Kind::kUpdate || role == OpRole::Kind::kAverage)
+      return choice_of_update(id, *parameter, axis);
     return std::nullopt;
   }
 

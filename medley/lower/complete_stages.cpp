@@ -24,7 +24,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   const std::set<OpId> chosen(ids.begin(), ids.end());
   result.graph.ops.clear();
   result.names.clear();
-  result.recomputed.clear();
+  result.roles.clear();
   std::vector<ValueId> replaced(prepared.graph.values.size(), kNone);
   for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
     Op op = prepared.graph.ops[i];
@@ -46,8 +46,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
       }
     }
     result.names.resize(result.graph.ops.size(), prepared.names[i]);
-    if (!prepared.recomputed.empty())
-      result.recomputed.resize(result.graph.ops.size(), prepared.recomputed[i]);
+    result.roles.resize(result.graph.ops.size(), prepared.roles[i]);
   }
   for (Output& output : result.graph.outputs)
     if (replaced[at(output.value)] != kNone) output.value = replaced[at(output.value)];

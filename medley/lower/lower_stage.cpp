@@ -153,11 +153,10 @@ class Lowering {
     Op local = op;
     LocalForm form;
     std::vector<ValueId> locals;
-    const std::string* share =
-        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kUpdateOf);
-    const std::string* averaged =
-        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kAverageOf);
-    const std::string* divided = share ? share : averaged;
+    const OpRole role = completed_.prepared->roles[at(id)];
+    const std::string* divided =
+        role.kind == OpRole::Kind::kNorm ? nullptr : find_share(*completed_.prepared, id);
+    const std::string* share = role.kind == OpRole::Kind::kUpdate ? divided : nullptr;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone
                        : share && i == 0  ? sync_.take_share(*share, values[i], wanted[i])
@@ -198,8 +197,8 @@ class Lowering {
     }
     if (share) sync_.send_value(*share, op.results[0]);
     if (accumulates(op)) synchronise(op);
-    if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
-      sums_.sum_over_stages(op.results[0], kNormSum, norm_devices());
+    if (role.kind == OpRole::Kind::kNormSum && !norm_devices().empty())
+      sums_.sum_over_stages(op.results[0], "norm/sum", norm_devices());
     // Accumulated values are sent after the last micro-batch.
     local_.enter(phase, accumulates(op));
     for (ValueId result : op.results)
@@ -316,9 +315,8 @@ class Lowering {
     const ValueId weight = op.results[0];
     values_.in_state(weight, local_.whole());
     if (connections_.weights.empty()) return;
-    const std::string& name = completed_.prepared->names[at(op_of(weight))];
-    const std::string number = name.substr(name.rfind('.') + 1);
-    const std::string& what = completed_.prepared->weights.at(std::stoul(number));
+    const int32_t number = completed_.prepared->roles[at(op_of(weight))].of;
+    const std::string& what = completed_.prepared->weights[at(number)];
     const SummedWeight& sum = connections_.weights.at(what);
     sums_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
   }

@@ -145,7 +145,7 @@ TEST(Recompute, AnOpIsCopiedOnce) {
   std::set<OpId> seen;
   for (size_t i = 0; i < of.size(); ++i) {
     if (of[i] == kNone) continue;
-    EXPECT_TRUE(both.recomputed[i]);
+    EXPECT_TRUE(both.roles[i].recomputed);
     EXPECT_EQ(both.names[i], both.names[at(of[i])]);
     EXPECT_TRUE(seen.insert(of[i]).second);
   }

@@ -23,6 +23,9 @@ class Preparer {
     prepared_.graph.symbols = graph.symbols;
     prepared_.graph.values = graph.values;
     prepared_.graph.inputs = graph.inputs;
+    for (size_t i = 0; i < graph.inputs.size(); ++i)
+      if (const Input& input = graph.inputs[i]; input.kind == InputKind::kParameter)
+        parameters_[input.name] = static_cast<int32_t>(i);
   }
 
   Prepared run() {
@@ -36,7 +39,9 @@ class Preparer {
         op.arguments.insert(op.arguments.end(),
                             {ValueArgument{loss_scale()}, optimizer_.loss_scale.first});
       }
-      append(std::move(op), names_[i]);
+      graph().ops.push_back(std::move(op));
+      prepared_.names.push_back(names_[i]);
+      prepared_.roles.emplace_back();
     }
     accumulate_outputs();
     for (const std::string& parameter : context_.received)
@@ -65,13 +70,13 @@ class Preparer {
   }
   const Value& value_of(ValueId id) const { return prepared_.graph.values[at(id)]; }
 
-  void append(Op op, std::string name) {
-    graph().ops.push_back(std::move(op));
+  std::vector<ValueId> append(Op op,
+                              const std::vector<TensorType>& types,
+                              std::string name,
+                              OpRole role = {}) {
+    const bool is_norm = op.phase == Phase::kUpdate && role.kind == OpRole::Kind::kModel;
     prepared_.names.push_back(std::move(name));
-  }
-
-  std::vector<ValueId> append(Op op, const std::vector<TensorType>& types, std::string name) {
-    prepared_.names.push_back(std::move(name));
+    prepared_.roles.push_back(is_norm ? OpRole{OpRole::Kind::kNorm} : role);
     return add_op(graph(), std::move(op), types);
   }
 
@@ -139,7 +144,6 @@ class Preparer {
 
   void move_sums_to_prologues() {
     find_sums();
-    int count = 0;
     for (int prologue = 0; prologue < kPrologues; ++prologue) {
       std::set<OpId> needed;
       for (const auto& [value, sum] : sums_)
@@ -149,8 +153,10 @@ class Preparer {
       for (const auto& [value, sum] : sums_) {
         if (sum.prologue != prologue) continue;
         const ValueId term = clones.contains(value) ? clones.at(value) : value;
+        const size_t number = prepared_.weights.size();
         totals_[value] =
-            accumulate(term, static_cast<Phase>(prologue), fmt::format("weight.{}", count++));
+            accumulate(term, static_cast<Phase>(prologue), fmt::format("weight.{}", number));
+        prepared_.roles.back() = {OpRole::Kind::kWeight, static_cast<int32_t>(number)};
         prepared_.weights.push_back(name_of(value));
       }
     }
@@ -300,26 +306,25 @@ class Preparer {
   void reorder(const std::vector<size_t>& order) {
     std::vector<Op> ops;
     std::vector<std::string> names;
-    std::vector<bool> recomputed;
+    std::vector<OpRole> roles;
     for (size_t i : order) {
       ops.push_back(std::move(graph().ops[i]));
       names.push_back(std::move(prepared_.names[i]));
-      if (!prepared_.recomputed.empty()) recomputed.push_back(prepared_.recomputed[i]);
+      roles.push_back(prepared_.roles[i]);
     }
     graph().ops = std::move(ops);
     prepared_.names = std::move(names);
-    prepared_.recomputed = std::move(recomputed);
+    prepared_.roles = std::move(roles);
   }
 
   // The gradient of a parameter that other stages have all parts of.
   void receive(const std::string& parameter) {
-    for (const Input& input : std::vector<Input>(graph().inputs)) {
-      if (input.kind != InputKind::kParameter || input.name != parameter) continue;
-      const TensorType type = value_of(input.value).type;
-      const ValueId gradient =
-          add_input(graph(), InputKind::kReceived, "gradient:" + parameter, type);
-      graph().outputs.push_back({OutputKind::kGradient, parameter, gradient});
-    }
+    const auto found = parameters_.find(parameter);
+    if (found == parameters_.end()) return;
+    const TensorType type = value_of(graph().inputs[at(found->second)].value).type;
+    const ValueId gradient =
+        add_input(graph(), InputKind::kReceived, "gradient:" + parameter, type);
+    graph().outputs.push_back({OutputKind::kGradient, parameter, gradient});
   }
 
   static Op update_op(std::string name, std::vector<Argument> arguments) {
@@ -330,9 +335,6 @@ class Preparer {
     const std::vector<Output> outputs = graph().outputs;
     const ValueId clip = append_norm(outputs);
     if (prepared_.scales_loss) append_next_scale();
-    std::map<std::string, ValueId> parameters;
-    for (const Input& input : graph().inputs)
-      if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
     std::map<int, ValueId> scalars;  // by rule
     for (const Output& output : outputs) {
       if (output.kind != OutputKind::kGradient || context_.updated.elsewhere.contains(output.name))
@@ -340,7 +342,7 @@ class Preparer {
       const int rule = optimizer_.rule_number(output.name);
       const auto [found, is_new] = scalars.try_emplace(rule, kNone);
       if (is_new) found->second = append_scalars(rule, clip);
-      append_update(output.name, parameters.at(output.name), output.value, found->second);
+      append_update(output.name, parameters_.at(output.name), output.value, found->second);
     }
   }
 
@@ -357,7 +359,8 @@ class Preparer {
         squares.push_back(
             {append(update_op("medley.sum_squares.default", {ValueArgument{output.value}}),
                     {scalar},
-                    "norm/" + output.name)[0]});
+                    "norm/" + output.name,
+                    {OpRole::Kind::kNorm, parameters_.at(output.name)})[0]});
     // A stage whose gradients all count elsewhere scales them as the others do.
     const ValueId total = append(squares.empty() ? update_op("aten.full.default",
                                                              {std::vector<Size>{},
@@ -368,7 +371,8 @@ class Preparer {
                                                               NoneArgument{}})
                                                  : update_op("medley.add_n.default", {squares}),
                                  {scalar},
-                                 kNormSum)[0];
+                                 "norm/sum",
+                                 {OpRole::Kind::kNormSum})[0];
     squares_ = !prepared_.scales_loss ? total
                                       : append(update_op("medley.unscale_squares.default",
                                                          {ValueArgument{total},
@@ -417,15 +421,16 @@ class Preparer {
   }
 
   void append_update(const std::string& name,
-                     ValueId parameter,
+                     int32_t parameter,
                      ValueId gradient,
                      ValueId scalars) {
     const UpdateRule& rule = optimizer_.rule_for(name);
     const UpdateOp& kind = update_op_of(rule);
-    const TensorType type = value_of(parameter).type;
+    const ValueId before = graph().inputs[at(parameter)].value;
+    const TensorType type = value_of(before).type;
     std::vector<TensorType> types{type};
     std::vector<std::string> states{""};  // of the results that are there
-    std::vector<Argument> arguments{ValueArgument{parameter}, ValueArgument{gradient}};
+    std::vector<Argument> arguments{ValueArgument{before}, ValueArgument{gradient}};
     std::vector<bool> is_there{true};
     const auto add_state = [&](std::string_view state, const std::optional<TensorType>& of) {
       is_there.push_back(of.has_value());
@@ -456,7 +461,10 @@ class Preparer {
     if (kind.has_whole_program()) arguments.emplace_back(program_for(rule, type.shape).flops);
     if (kind.has_program) arguments.emplace_back(program_for(rule, type.shape).text);
     const std::vector<ValueId> results =
-        append(update_op(std::string(kind.name), std::move(arguments)), types, "update/" + name);
+        append(update_op(std::string(kind.name), std::move(arguments)),
+               types,
+               "update/" + name,
+               {OpRole::Kind::kUpdate, parameter});
     graph().ops.back().results.clear();
     for (size_t i = 0, next = 0; i < is_there.size(); ++i)
       graph().ops.back().results.push_back(is_there[i] ? results[next++] : kNone);
@@ -481,7 +489,8 @@ class Preparer {
                                               ValueArgument{scalars},
                                               1 - optimizer_.average}),
                                    {type},
-                                   std::string(kAverageOf) + name)[0];
+                                   "average/" + name,
+                                   {OpRole::Kind::kAverage, parameters_.at(name)})[0];
     graph().outputs.push_back({OutputKind::kState, state, average});
   }
 
@@ -554,21 +563,25 @@ class Preparer {
   const std::vector<std::string>& names_;  // of the source's ops
   Prepared prepared_;
   ValueId loss_scale_ = kNone, squares_ = kNone;
-  std::set<ValueId> known_inputs_;       // that a step leaves alone
-  std::map<ValueId, Summed> sums_;       // by what is summed over the step
-  std::map<ValueId, ValueId> totals_;    // the same -> its sum
-  std::map<ValueId, ValueId> replaced_;  // result of a kStepSum -> the sum
-  std::map<ValueId, ValueId> views_;     // view of a parameter -> the same in the backward phase
+  std::map<std::string, int32_t> parameters_;  // their places among the inputs
+  std::set<ValueId> known_inputs_;             // that a step leaves alone
+  std::map<ValueId, Summed> sums_;             // by what is summed over the step
+  std::map<ValueId, ValueId> totals_;          // the same -> its sum
+  std::map<ValueId, ValueId> replaced_;        // result of a kStepSum -> the sum
+  std::map<ValueId, ValueId> views_;  // view of a parameter -> the same in the backward phase
 };
 
 }  // namespace
 
-const std::string* find_share(const Prepared& prepared,
-                              const std::string& name,
-                              std::string_view kind) {
-  if (!name.starts_with(kind)) return nullptr;
-  const auto found = prepared.updated.shares.find(name.substr(kind.size()));
-  return found == prepared.updated.shares.end() ? nullptr : &*found;
+const std::string* parameter_of(const Prepared& prepared, OpId op) {
+  const OpRole& role = prepared.roles[at(op)];
+  if (role.kind == OpRole::Kind::kWeight || role.of == kNone) return nullptr;
+  return &prepared.graph.inputs[at(role.of)].name;
+}
+
+const std::string* find_share(const Prepared& prepared, OpId op) {
+  const std::string* parameter = parameter_of(prepared, op);
+  return parameter && prepared.updated.shares.contains(*parameter) ? parameter : nullptr;
 }
 
 bool is_received_gradient(const Graph& graph, ValueId value) {

@@ -23,41 +23,43 @@ struct UpdatedParameters {
   auto operator<=>(const UpdatedParameters&) const = default;
 };
 
-// Names of the values that a step reports.
+// The part of an op in a step. kModel: of the graph given, or its accumulation. Others are added.
+struct OpRole {
+  enum class Kind : uint8_t { kModel, kWeight, kNorm, kNormSum, kUpdate, kAverage };
+  Kind kind = Kind::kModel;
+  // kWeight: which of Prepared::weights it sums. kUpdate, kAverage and the kNorm that squares a
+  // gradient: the parameter's place among the inputs. Else kNone.
+  int32_t of = kNone;
+  bool recomputed = false;  // does again, under its name, what a forward op did (recompute.h)
+  bool is_norm() const { return kind == Kind::kNorm || kind == Kind::kNormSum; }
+};
+
 struct Prepared {
   Graph graph;
   std::vector<std::string> names;  // [op] stable name in the graph given; "update/<parameter>" and
                                    // "accumulate/<output>" for what is added, "copy/<buffer>" for
                                    // the copy of a parameter or of the batch that it takes;
                                    // "prologue/<name>" of an op that a later phase does again
+  std::vector<OpRole> roles;       // [op]
   ValueId gradient_norm = kNone;
-  std::vector<std::string> weights;  // sums over the step: "accumulate/weight.<i>" is that of what
-                                     // has this name
-  // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
-  // Empty: none does.
-  std::vector<bool> recomputed;
+  std::vector<std::string> weights;  // sums over the step: what each is the sum of
   std::vector<size_t> blocks;  // recomputed: the positions of forward ops at which others begin
   UpdatedParameters updated;
   bool scales_loss = false;  // then the norm says to all at once whether the step counts
 };
 
-// The name of the op that adds up the squares of all gradients.
-inline constexpr const char* kNormSum = "norm/sum";
-// Before the name of a parameter: the op that adds up the squares of its gradient, its update.
-inline constexpr std::string_view kNormOf = "norm/", kUpdateOf = "update/";
-// The same: what averages it over steps, and what is kept of that (a kState).
-inline constexpr std::string_view kAverageOf = "average/", kAverageState = "average:";
+// Before the name of a parameter: its average over steps, which is kept (a kState).
+inline constexpr std::string_view kAverageState = "average:";
 
 // The result has the inputs scalars_of() each rule that updates something, and the optimizer's
 // state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and kState. Gradient
 // and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
 
-// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf, kUpdateOf
-// or kAverageOf.
-const std::string* find_share(const Prepared& prepared,
-                              const std::string& name,
-                              std::string_view kind);
+// Returns the parameter that an op squares the gradient of, updates or averages, or null.
+const std::string* parameter_of(const Prepared& prepared, OpId op);
+// The same if the op is of a share.
+const std::string* find_share(const Prepared& prepared, OpId op);
 
 // Whether a value is a gradient that other stages have all parts of.
 bool is_received_gradient(const Graph& graph, ValueId value);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -167,10 +168,9 @@ class Recomputer {
   void run() {
     keep_readers_of_changing_buffers();
     ops_ = std::move(prepared_.graph.ops);
-    names_ = std::move(prepared_.names);
+    names_ = std::exchange(prepared_.names, {});
+    roles_ = std::exchange(prepared_.roles, {});
     prepared_.graph.ops.clear();
-    prepared_.names.clear();
-    prepared_.recomputed.clear();
     for (size_t i = 0; i < ops_.size(); ++i)
       if (ops_[i].phase == Phase::kForward)
         for (ValueId value : ops_[i].results)
@@ -189,7 +189,8 @@ class Recomputer {
   void add(Op op, size_t from, bool again) {
     prepared_.graph.ops.push_back(std::move(op));
     prepared_.names.push_back(names_[from]);
-    prepared_.recomputed.push_back(again);
+    prepared_.roles.push_back(roles_[from]);
+    prepared_.roles.back().recomputed = again;
   }
 
   // Another micro-batch, or this one, may have changed the buffer before the backward phase.
@@ -253,6 +254,7 @@ class Recomputer {
   std::vector<bool> kept_;   // [value]
   std::vector<Op> ops_;
   std::vector<std::string> names_;
+  std::vector<OpRole> roles_;
   std::map<ValueId, ValueId> copies_;
 };
 
@@ -285,8 +287,9 @@ std::vector<OpId> originals(const Prepared& prepared) {
   const std::vector<Op>& ops = prepared.graph.ops;
   std::vector<OpId> result(ops.size(), kNone);
   std::map<std::string_view, std::pair<std::vector<OpId>, std::vector<OpId>>> by_name;
-  for (size_t i = 0; i < prepared.recomputed.size(); ++i)
-    if (prepared.recomputed[i]) by_name[prepared.names[i]].second.push_back(static_cast<OpId>(i));
+  for (size_t i = 0; i < ops.size(); ++i)
+    if (prepared.roles[i].recomputed)
+      by_name[prepared.names[i]].second.push_back(static_cast<OpId>(i));
   for (size_t i = 0; i < ops.size() && !by_name.empty(); ++i)
     if (ops[i].phase == Phase::kForward)
       if (const auto found = by_name.find(prepared.names[i]); found != by_name.end())

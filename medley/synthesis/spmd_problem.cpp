@@ -241,7 +241,8 @@ int SpmdProblem::add_op_variable(OpId id) {
   std::vector<int64_t> unary;
   for (size_t c = 0; c < choices.choices.size(); ++c) {
     unary.push_back(static_cast<int64_t>(static_cast<double>(choices.costs[c]) * count));
-    if (name.starts_with("update/") && !may_update(choices, c)) unary.back() = kForbidden;
+    if (prepared_.roles[at(id)].kind == OpRole::Kind::kUpdate && !may_update(choices, c))
+      unary.back() = kForbidden;
   }
   const auto known = by_name_.find(name);
   if (known != by_name_.end() && variables_[at(known->second)].op == &choices) {

@@ -12,12 +12,6 @@
 #include "medley/synthesis/spmd_problem.h"
 
 namespace medley {
-namespace {
-
-// The gradient's norm is left to complete(): a trainer may do without, and a plan is for both.
-constexpr const char* kNorm = "norm/";
-
-}  // namespace
 
 std::optional<StateId> SpmdProblem::state_of(ValueId value,
                                              const std::vector<int32_t>& choices) const {
@@ -113,8 +107,9 @@ std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) co
 Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   Stage stage;
   stage.mesh = std::move(mesh);
+  // The gradient's norm is left to complete(): a trainer may do without, and a plan is for both.
   for (const auto& [id, choice] : fixed_)
-    if (!prepared_.names[at(id)].starts_with(kNorm))
+    if (!prepared_.roles[at(id)].is_norm())
       stage.ops[prepared_.names[at(id)]] = choice_text(id, choice);
   add_folded(choices, stage);
   // On one axis complete() divides them, as it always has.
@@ -131,10 +126,11 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
       continue;
     }
     const std::string& name = prepared_.names[at(variable.index)];
-    if (name.starts_with(kNorm)) continue;
-    if (name.starts_with("update/")) {
-      const ValueId parameter = operands(graph_.ops[at(variable.index)])[0];
-      stage.updates[name.substr(7)] = state_text(parameter, variable.op->operands[0][choice]);
+    const OpRole& role = prepared_.roles[at(variable.index)];
+    if (role.is_norm()) continue;
+    if (role.kind == OpRole::Kind::kUpdate) {
+      const Input& parameter = graph_.inputs[at(role.of)];
+      stage.updates[parameter.name] = state_text(parameter.value, variable.op->operands[0][choice]);
     } else if (by_name_.at(name) == static_cast<int>(v)) {
       stage.ops[name] = choice_text(variable, choice);
     }

@@ -252,9 +252,10 @@ class RandomPlanner {
       }
     for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
       const std::string& name = prepared.names[i];
-      if (name.starts_with("update/") || draw(4) == 0 || stage().ops.contains(name)) continue;
+      const OpRole::Kind role = prepared.roles[i].kind;
+      if (role == OpRole::Kind::kUpdate || draw(4) == 0 || stage().ops.contains(name)) continue;
       // Where the share that it is of is.
-      if (name.starts_with("norm/") && prepared.updated.shares.contains(name.substr(5))) continue;
+      if (role == OpRole::Kind::kNorm && find_share(prepared, static_cast<OpId>(i))) continue;
       if (std::optional<std::string> choice = on_all_axes([&](size_t axis) {
             return random_choice(factors, prepared.graph, static_cast<OpId>(i), axis);
           }))
