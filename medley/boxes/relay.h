@@ -46,10 +46,11 @@ struct RelayMember {
   std::vector<int> inputs, outputs;
 };
 
-// Tensors that lie alike (those of repeated layers) may share their cells.
+// Of parameters. Tensors that lie alike (those of repeated layers) may share their cells.
 struct Relay {
   std::vector<RelayMember> members;
   std::vector<std::shared_ptr<const RelayTensor>> tensors;
+  enum class Of : uint8_t { kGradients, kNewValues } of = Of::kGradients;
 };
 
 // One that has a tensor on devices of its own, which are members from `first_member` on. Of several

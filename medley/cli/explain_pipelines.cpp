@@ -240,7 +240,7 @@ Json shared_json(const Program& program,
   };
   std::map<std::vector<int>, Sum> sums;  // by stages
   for (const RelayTimes& relay : relay_times(program, costs, simulation)) {
-    if (!relay.name.starts_with(kRelayGradients)) continue;
+    if (relay.of != Relay::Of::kGradients) continue;
     Sum& sum = sums[relay.stages];
     sum.tensors += relay.tensors;
     sum.bytes += relay.bytes;

@@ -208,7 +208,7 @@ TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
   EXPECT_THAT(held[0].box_of, ElementsAre(0, 0));
   const LoweredStage& stage = program.stages[0];
   const auto relay = std::ranges::find(
-      stage.communications, fmt::format("{} from fc1.weight", kRelayValues), &Communication::name);
+      stage.communications, "relay new values from fc1.weight", &Communication::name);
   ASSERT_NE(relay, stage.communications.end());
   for (const std::vector<int64_t>& table : stage.tables[0])
     EXPECT_EQ(num_bytes(type_of(stage.graph, relay->inputs.at(0)), table), 16 * 16 * 4);

@@ -120,8 +120,8 @@ class Layouts {
 // Buckets of parameters that the same stages give and take.
 class Relays {
  public:
-  Relays(const std::vector<DecidedStage>& stages, std::string_view what, int64_t bucket_bytes)
-      : stages_(stages), what_(what), bucket_bytes_(bucket_bytes), all_(stages.size()) {
+  Relays(const std::vector<DecidedStage>& stages, Relay::Of of, int64_t bucket_bytes)
+      : stages_(stages), of_(of), bucket_bytes_(bucket_bytes), all_(stages.size()) {
     for (const DecidedStage& stage : stages) layouts_.emplace_back(stage);
   }
 
@@ -158,7 +158,9 @@ class Relays {
     const Bucket bucket = std::exchange(bucket_, {});
     if (bucket.parameters.empty()) return;
     StageRelay relay;
-    relay.name = fmt::format("{} from {}", what_, bucket.parameters[0].first);
+    relay.name = fmt::format("relay {} from {}",
+                             of_ == Relay::Of::kGradients ? "gradients" : "new values",
+                             bucket.parameters[0].first);
     std::map<size_t, int> first_member;  // [stage]
     for (const auto& [stage, gives, takes] : bucket.members) {
       first_member[stage] = static_cast<int>(relay.devices.size());
@@ -167,6 +169,7 @@ class Relays {
     }
     Relay cells;
     cells.members.resize(relay.devices.size());
+    cells.of = of_;
     std::map<size_t, StageRelay> own;
     for (size_t t = 0; t < bucket.parameters.size(); ++t) {
       const auto& [parameter, holders] = bucket.parameters[t];
@@ -225,7 +228,7 @@ class Relays {
   }
 
   const std::vector<DecidedStage>& stages_;
-  std::string_view what_;
+  const Relay::Of of_;
   const int64_t bucket_bytes_;
   std::vector<Layouts> layouts_;  // [stage]
   StageRelays all_;
@@ -381,10 +384,10 @@ void connect_relays(const std::vector<DecidedStage>& stages,
   const HoldersByName holders = holders_of_gradients(stages, shares);
   std::vector<std::string> order =
       in_turns(segments_of(stages, holders, by_gradient(whole)), stages.size());
-  StageRelays gradients = relay_all(holders, order, Relays(stages, kRelayGradients, bytes));
+  StageRelays gradients = relay_all(holders, order, Relays(stages, Relay::Of::kGradients, bytes));
   std::ranges::reverse(order);
-  StageRelays values =
-      relay_all(holders_of_values(stages, shares), order, Relays(stages, kRelayValues, bytes));
+  StageRelays values = relay_all(
+      holders_of_values(stages, shares), order, Relays(stages, Relay::Of::kNewValues, bytes));
   for (size_t s = 0; s < stages.size(); ++s) {
     connections[s].gradients = std::move(gradients[s]);
     connections[s].values = std::move(values[s]);

@@ -13,9 +13,6 @@ namespace medley {
 std::string_view name(FunctionKind kind);      // "prologue2_last"
 std::string function_name(FunctionKind kind);  // "forward"; a last variant is called as the others
 std::string to_string(const Call& call);       // "forward 2", "update"
-// How the names of relays begin.
-inline constexpr std::string_view kRelayGradients = "relay gradients";
-inline constexpr std::string_view kRelayValues = "relay new values";
 inline bool is_backward(FunctionKind kind) {
   return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
 }

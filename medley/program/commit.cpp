@@ -21,8 +21,9 @@ bool updates(const LoweredStage& stage, const Item& item) {
 
 // Also where this device only takes them, and so reads nothing that an update has made.
 bool sends_new_values(const LoweredStage& stage, const Item& item) {
-  return item.kind == Item::Kind::kPost &&
-         stage.communications[at(item.index)].name.starts_with(kRelayValues);
+  if (item.kind != Item::Kind::kPost) return false;
+  const auto& relay = stage.communications[at(item.index)].relay;
+  return relay && relay->of == Relay::Of::kNewValues;
 }
 
 bool any_in(const std::vector<ValueId>& values, const std::set<ValueId>& known) {

@@ -369,7 +369,8 @@ std::string post_values_early(Mutator& mutator) {
       const auto* post = std::get_if<Post>(&function.steps[i]);
       if (!post) continue;
       const Communication& values = stage.communications[at(post->communication)];
-      if (!values.name.starts_with(kRelayValues) || !values.inputs.empty()) continue;
+      if (!values.relay || values.relay->of != Relay::Of::kNewValues || !values.inputs.empty())
+        continue;
       const bool waits =
           std::any_of(function.steps.begin(),
                       function.steps.begin() + static_cast<std::ptrdiff_t>(i),

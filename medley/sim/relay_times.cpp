@@ -75,6 +75,7 @@ class Finder {
                    const Exchanges& exchanges) const {
     RelayTimes relay;
     relay.name = communication.name;
+    relay.of = communication.relay->of;
     relay.tensors = static_cast<int64_t>(communication.relay->tensors.size());
     const int64_t element = bytes_per_element(type_of(stage.graph, any_value(communication)).dtype);
     for (const auto& tensor : communication.relay->tensors)

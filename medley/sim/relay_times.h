@@ -22,7 +22,8 @@
 namespace medley {
 
 struct RelayTimes {
-  std::string name;         // as of the communication
+  std::string name;  // as of the communication
+  Relay::Of of = Relay::Of::kGradients;
   std::vector<int> stages;  // of the program, that have part in it; ascending
   int64_t tensors = 0;
   int64_t bytes = 0;         // of the sums
