@@ -70,7 +70,8 @@ std::vector<HeldValue> held_values(const Program& program) {
                  stage.graph.values[at(placement.input.value)].type.dtype,
                  shape_of(placement, stage.tables[0][0]),
                  {},
-                 placement.input.kind != InputKind::kBuffer};
+                 placement.input.kind != InputKind::kBuffer,
+                 placement.input.role};
       value.changes = value.changes || is_assigned(stage, placement.input.value);
       value.stages.push_back(
           {static_cast<int>(s), placement.input.value, layout_of(placement, stage)});

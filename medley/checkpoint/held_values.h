@@ -25,6 +25,7 @@ struct HeldValue {
   std::vector<int64_t> shape;
   std::vector<HoldingStage> stages;
   bool changes = true;  // false: a buffer that no step assigns, which may lack where no op reads it
+  StateRole role{};
 };
 
 // Returns them by kind and name. What the graph itself says (constants) is not among them. Those

@@ -6,11 +6,10 @@
 
 #include "medley/base/error.h"
 #include "medley/base/json_string.h"
+#include "medley/graph/graph.h"
 
 namespace medley {
 namespace {
-
-constexpr std::string_view kMasterState = "master:";
 
 std::string joined(const std::vector<int64_t>& numbers) {
   std::string text;
@@ -66,7 +65,8 @@ std::string tensor_name(const StoredValue& value, size_t box) {
 std::string stored_name(const std::string& kind,
                         const std::string& name,
                         const std::string& prefix) {
-  return kind == "state" && !name.starts_with(kMasterState) ? prefix + name : name;
+  return kind == "state" && role_of_state(name).kind != StateRole::Kind::kMaster ? prefix + name
+                                                                                 : name;
 }
 
 Manifest part_of(const Manifest& manifest,

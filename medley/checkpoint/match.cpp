@@ -52,7 +52,8 @@ void require_match(const Manifest& manifest,
     if (!value.changes) may_lack.insert(value.name);
   // Of a run that kept none.
   const auto is_average = [](const auto& value) {
-    return value.first.first == "state" && value.first.second.starts_with(kAverageState);
+    const auto& [kind, name] = value.first;
+    return kind == "state" && role_of_state(name).kind == StateRole::Kind::kAverage;
   };
   const bool starts_averages = std::ranges::none_of(there, is_average);
   for (const std::string kind : {"parameter", "buffer", "state"}) {

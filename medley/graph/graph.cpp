@@ -19,7 +19,8 @@ ValueId add_value(Graph& graph, Value value) {
 
 ValueId add_input(Graph& graph, InputKind kind, std::string name, TensorType type) {
   const ValueId id = add_value(graph, {std::move(type), kNone, 0});
-  graph.inputs.push_back({kind, std::move(name), id});
+  StateRole role = kind == InputKind::kState ? role_of_state(name) : StateRole{};
+  graph.inputs.push_back({kind, std::move(name), id, std::move(role)});
   return id;
 }
 
@@ -84,63 +85,30 @@ std::set<std::string> carried_inputs(const Graph& graph) {
   return names;
 }
 
+StateRole role_of_state(std::string_view name) {
+  using Kind = StateRole::Kind;
+  if (name == kLossScaleState) return {Kind::kLossScale, ""};
+  return {name.starts_with(kMasterState)    ? Kind::kMaster
+          : name.starts_with(kAverageState) ? Kind::kAverage
+                                            : Kind::kMoment,
+          std::string(name.substr(name.find(':') + 1))};
+}
+
 std::string to_string(Phase phase) {
-  switch (phase) {
-    case Phase::kPrologue:
-      return "prologue";
-    case Phase::kPrologue2:
-      return "prologue2";
-    case Phase::kPrologue3:
-      return "prologue3";
-    case Phase::kForward:
-      return "forward";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kUpdate:
-      return "update";
-  }
-  MEDLEY_CHECK(!"a phase");
-  return "";
+  constexpr const char* kNames[] = {
+      "prologue", "prologue2", "prologue3", "forward", "backward", "update"};
+  return kNames[static_cast<size_t>(phase)];
 }
 
 std::string to_string(InputKind kind) {
-  switch (kind) {
-    case InputKind::kParameter:
-      return "parameter";
-    case InputKind::kBuffer:
-      return "buffer";
-    case InputKind::kBatch:
-      return "batch";
-    case InputKind::kScalar:
-      return "scalar";
-    case InputKind::kState:
-      return "state";
-    case InputKind::kReceived:
-      return "received";
-  }
-  MEDLEY_CHECK(!"an input kind");
-  return "";
+  constexpr const char* kNames[] = {"parameter", "buffer", "batch", "scalar", "state", "received"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::string to_string(OutputKind kind) {
-  switch (kind) {
-    case OutputKind::kLoss:
-      return "loss";
-    case OutputKind::kMetric:
-      return "metric";
-    case OutputKind::kGradient:
-      return "gradient";
-    case OutputKind::kBuffer:
-      return "buffer";
-    case OutputKind::kParameter:
-      return "parameter";
-    case OutputKind::kState:
-      return "state";
-    case OutputKind::kSent:
-      return "sent";
-  }
-  MEDLEY_CHECK(!"an output kind");
-  return "";
+  constexpr const char* kNames[] = {
+      "loss", "metric", "gradient", "buffer", "parameter", "state", "sent"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values) {

@@ -56,10 +56,19 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
+// What a state is of its parameter. kMoment: any that an update rule has.
+struct StateRole {
+  enum class Kind : uint8_t { kMoment, kMaster, kAverage, kLossScale };
+  Kind kind = Kind::kMoment;
+  std::string of;  // the parameter; of the loss scale ""
+  bool operator==(const StateRole&) const = default;
+};
+
 struct Input {
   InputKind kind;
   std::string name;  // unique within its kind: parameter path, batch key, ...
   ValueId value;
+  StateRole role{};  // of a kState
   bool operator==(const Input&) const = default;
 };
 
@@ -111,6 +120,10 @@ struct Output {
 // A metric of this name and that of a batch input has the rows of that input in the next step.
 inline constexpr std::string_view kCarried = "carried:";
 
+// How the names of states begin: of a copy of the parameter in full precision, and of its average.
+inline constexpr std::string_view kMasterState = "master:", kAverageState = "average:";
+inline constexpr std::string_view kLossScaleState = "loss_scale";  // ops/update_ops.h
+
 struct Graph {
   std::string name;
   std::vector<std::string> symbols;  // of the sizes; symbol 0 of a captured graph is "b", the batch
@@ -144,6 +157,8 @@ std::string_view short_name(const Op& op);
 bool has_rows(const TensorType& type);
 // The names of batch inputs that a metric of the graph gives for the next step.
 std::set<std::string> carried_inputs(const Graph& graph);
+// Returns what the name of a state says: {kMaster, "wte.weight"} of "master:wte.weight".
+StateRole role_of_state(std::string_view name);
 std::string to_string(Phase phase);      // "forward"
 std::string to_string(InputKind kind);   // "parameter"
 std::string to_string(OutputKind kind);  // "gradient"

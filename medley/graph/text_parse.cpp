@@ -17,21 +17,11 @@ constexpr size_t kMaxText = size_t{1} << 28;
 // No definition of a value is shorter than this, which bounds the ids that a text may use.
 constexpr size_t kMinDefinition = 8;
 
-std::optional<InputKind> parse_input_kind(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(InputKind::kReceived); ++i)
-    if (word == to_string(static_cast<InputKind>(i))) return static_cast<InputKind>(i);
-  return std::nullopt;
-}
-
-std::optional<OutputKind> parse_output_kind(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(OutputKind::kSent); ++i)
-    if (word == to_string(static_cast<OutputKind>(i))) return static_cast<OutputKind>(i);
-  return std::nullopt;
-}
-
-std::optional<Phase> parse_phase(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(Phase::kUpdate); ++i)
-    if (word == to_string(static_cast<Phase>(i))) return static_cast<Phase>(i);
+// Requires: the kinds up to `last` have words.
+template <typename Kind>
+std::optional<Kind> parse_kind(std::string_view word, Kind last) {
+  for (int i = 0; i <= static_cast<int>(last); ++i)
+    if (word == to_string(static_cast<Kind>(i))) return static_cast<Kind>(i);
   return std::nullopt;
 }
 
@@ -117,12 +107,13 @@ class Parser {
       }
     } while (in.accept(','));
     in.expect('=');
-    const auto kind = parse_input_kind(in.peek_word());
+    const auto kind = parse_kind(in.peek_word(), InputKind::kReceived);
     if (!kind) return op(in, std::move(results));
     if (section_ > kInputs) in.fail("inputs before ops");
     if (results.size() != 1 || results[0] == kNone) in.fail("one value for an input");
     in.word();
     Input input{*kind, in.quoted("the name of the input in quotes"), results[0]};
+    if (input.kind == InputKind::kState) input.role = role_of_state(input.name);
     in.expect(':');
     define(results[0], type(in), kNone, 0);
     in.expect_end();
@@ -166,7 +157,7 @@ class Parser {
   // "@forward "module" at "source"".
   void place(LineReader& in, Op& op) {
     in.expect('@');
-    const auto phase = parse_phase(in.peek_word());
+    const auto phase = parse_kind(in.peek_word(), Phase::kUpdate);
     if (!phase) in.fail("a phase: prologue, forward, backward or update");
     in.word();
     op.phase = *phase;
@@ -182,7 +173,7 @@ class Parser {
   void output(LineReader& in) {
     section_ = kOutputs;
     in.word();
-    const auto kind = parse_output_kind(in.peek_word());
+    const auto kind = parse_kind(in.peek_word(), OutputKind::kSent);
     if (!kind) in.fail("loss, metric, gradient, buffer, parameter or state");
     in.word();
     std::string name;

@@ -148,7 +148,7 @@ class Completer {
         return stored_[{InputKind::kBuffer, input.name}] =
                    named(planned_states_, "states", input.name).value_or(whole());
       case InputKind::kState:
-        return optimizer_state(input.name, input.value);
+        return stored_[{InputKind::kState, input.name}] = optimizer_state(input);
       case InputKind::kScalar:
         return whole();
       case InputKind::kBatch:
@@ -162,11 +162,10 @@ class Completer {
   }
 
   // Lies as the update does, if it is divided as the parameter is.
-  State optimizer_state(const std::string& name, ValueId value) const {
-    if (name == kLossScaleState) return whole();
-    const Update& update = updates_.at(name.substr(name.find(':') + 1));
-    return factors_.values[at(value)] == factors_.values[at(update.parameter)] ? update.state
-                                                                               : whole();
+  State optimizer_state(const Input& input) const {
+    if (input.role.kind == StateRole::Kind::kLossScale) return whole();
+    const auto& [parameter, state] = updates_.at(input.role.of);
+    return factors_.values[at(input.value)] == factors_.values[at(parameter)] ? state : whole();
   }
 
   // The first factor that is the batch, divided into rows on the first axis.
@@ -191,7 +190,7 @@ class Completer {
       case OutputKind::kParameter:
         return stored_.at({InputKind::kParameter, output.name});
       case OutputKind::kState:
-        return optimizer_state(output.name, output.value);
+        return stored_.at({InputKind::kState, output.name});
       case OutputKind::kSent:
         return state(output.value);
     }

@@ -103,8 +103,7 @@ class Lowering {
       if (const auto found = connections_.metrics.find(std::string(kCarried) + input.name);
           found != connections_.metrics.end())
         return add_carried_input(input, found->first, found->second);
-    if (input.kind == InputKind::kState && input.name != kLossScaleState)
-      sync_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
+    if (input.kind == InputKind::kState) sync_.restrict_to_share(input.role.of, input.value);
     Input local = input;
     local.value = values_.add_input(input, state(input.value));
     local_.stage.inputs.push_back(placement(local, input.value, state(input.value)));

@@ -20,7 +20,8 @@ MemoryPart part_of(const Input& input) {
     case InputKind::kParameter:
       return MemoryPart::kParameters;
     case InputKind::kState:
-      return input.name.starts_with("master:") ? MemoryPart::kMasters : MemoryPart::kOptimizer;
+      return input.role.kind == StateRole::Kind::kMaster ? MemoryPart::kMasters
+                                                         : MemoryPart::kOptimizer;
     case InputKind::kBatch:
     case InputKind::kReceived:
       return MemoryPart::kBatch;

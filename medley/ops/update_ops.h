@@ -62,14 +62,13 @@ struct UpdateOp {
 // How many scalars a rule has: constants only, or before the numbers of a step.
 inline constexpr int kStepScalars = 3, kManyScalars = 5;
 
-// The state of the loss scale (graph/replace_bf16.h), f64[4]:
+// kLossScaleState, of the loss scale (graph/replace_bf16.h), f64[4]:
 //
 //   scale / first - 1, good steps since it last changed, steps skipped so far, and the first of
 //   these as it was in the last step
 //
 // A power of two, exact as such from zeros on. A step whose gradients are not all finite changes
 // nothing but the scale, which halves.
-inline constexpr std::string_view kLossScaleState = "loss_scale";
 
 // Whether the result is a sum over the calls of a step (program/program.h).
 inline bool accumulates(const Op& op) { return op.name.starts_with("medley.accumulate"); }

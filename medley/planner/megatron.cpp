@@ -101,8 +101,7 @@ class LeastMemory {
     };
     std::map<std::string, double> states;
     for (const Input& input : graph.inputs)
-      if (input.kind == InputKind::kState)
-        states[input.name.substr(input.name.find(':') + 1)] += bytes(input.value);
+      if (input.kind == InputKind::kState) states[input.role.of] += bytes(input.value);
     const std::map<std::string, ValueId> gradients = gradients_of(graph);
     for (const Input& input : graph.inputs)
       if (input.kind == InputKind::kParameter)

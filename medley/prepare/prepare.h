@@ -48,9 +48,6 @@ struct Prepared {
   bool scales_loss = false;  // then the norm says to all at once whether the step counts
 };
 
-// Before the name of a parameter: its average over steps, which is kept (a kState).
-inline constexpr std::string_view kAverageState = "average:";
-
 // The result has the inputs scalars_of() each rule that updates something, and the optimizer's
 // state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and kState. Gradient
 // and loss outputs are accumulated values.

@@ -178,10 +178,9 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
                               describe(to_scalar_type(dtype), shape)));
     write(found, whole.detach());
     if (kind != "parameter") continue;
-    const std::string average = std::string(kAverageState) + name;
     for (const Placement& state : stage(found.stage).inputs)
-      if (state.input.kind == InputKind::kState &&
-          (state.input.name == kMasterPrefix + name || state.input.name == average))
+      if (const auto& [role, of] = state.input.role;
+          of == name && (role == StateRole::Kind::kMaster || role == StateRole::Kind::kAverage))
         write({&state, found.stage},
               whole.detach().to(
                   to_scalar_type(type_of(stage(found.stage).graph, state.input.value).dtype)));

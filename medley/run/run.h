@@ -21,9 +21,6 @@
 
 namespace medley {
 
-// Of the names of master copies among the state of the optimizer.
-inline const std::string kMasterPrefix = "master:";
-
 // Where the processes of a run meet.
 struct StoreAddress {
   std::string host;

@@ -78,7 +78,7 @@ class Loading {
   Interpreter& interpreter(int i) { return run_.worker().devices().interpreter(i); }
 
   void add(const HeldValue& value) {
-    const bool is_master = value.kind == "state" && value.name.starts_with(kMasterPrefix);
+    const bool is_master = value.role.kind == StateRole::Kind::kMaster;
     if (parameters_only_ && value.kind == "state" && !is_master) return;
     std::map<std::pair<int, int>, at::Tensor> known;  // by stage and box
     for (int i = 0; i < run_.worker().devices().size(); ++i) {
@@ -103,12 +103,11 @@ class Loading {
 
   // A master copy or an average that starts anew: the parameter, or its master copy if it has one.
   const HeldValue& source_of(const HeldValue& value) const {
-    const bool is_new = parameters_only_ || (value.name.starts_with(kAverageState) &&
+    const bool is_new = parameters_only_ || (value.role.kind == StateRole::Kind::kAverage &&
                                              !there_.contains({value.kind, value.name}));
     if (value.kind != "state" || !is_new) return value;
-    const std::string parameter = value.name.substr(value.name.find(':') + 1);
-    const auto master = held_.find({"state", kMasterPrefix + parameter});
-    return *(parameters_only_ || master == held_.end() ? held_.at({"parameter", parameter})
+    const auto master = held_.find({"state", std::string(kMasterState) + value.role.of});
+    return *(parameters_only_ || master == held_.end() ? held_.at({"parameter", value.role.of})
                                                        : master->second);
   }
 
