@@ -80,7 +80,7 @@ bool has_rows(const TensorType& type) {
 std::set<std::string> carried_inputs(const Graph& graph) {
   std::set<std::string> names;
   for (const Output& output : graph.outputs)
-    if (output.kind == OutputKind::kMetric && output.name.starts_with(kCarried))
+    if (output.kind == OutputKind::kMetric && is_carried(output.name))
       names.insert(output.name.substr(kCarried.size()));
   return names;
 }

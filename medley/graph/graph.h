@@ -119,6 +119,7 @@ struct Output {
 
 // A metric of this name and that of a batch input has the rows of that input in the next step.
 inline constexpr std::string_view kCarried = "carried:";
+inline bool is_carried(std::string_view metric) { return metric.starts_with(kCarried); }
 
 // How the names of states begin: of a copy of the parameter in full precision, and of its average.
 inline constexpr std::string_view kMasterState = "master:", kAverageState = "average:";
@@ -153,6 +154,9 @@ std::vector<std::string> stable_names(const Graph& graph);
 
 // Returns the op's name without namespace and overload: "mm" of "aten.mm.default".
 std::string_view short_name(const Op& op);
+// Whether an op is a mean over the rows of a step, whose operand 1 is the weight, or its backward
+// op.
+inline bool is_mean_loss(const Op& op) { return op.name.starts_with("medley.mean_loss"); }
 // Whether a type has the rows of the batch in a dim.
 bool has_rows(const TensorType& type);
 // The names of batch inputs that a metric of the graph gives for the next step.

@@ -173,7 +173,7 @@ class Verifier {
   }
 
   void check_carried(std::string_view name, const TensorType& type, const std::string& place) {
-    if (!name.starts_with(kCarried)) return;
+    if (!is_carried(name)) return;
     const auto input = inputs_.find({InputKind::kBatch, name.substr(kCarried.size())});
     if (input != inputs_.end() && graph_.values[at(input->second)].type != type)
       fail(place, "must have the type of the batch input");

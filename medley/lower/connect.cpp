@@ -204,7 +204,7 @@ TensorType summed_type(const std::string& name,
                        int64_t global_batch) {
   TensorType summed = replace_bf16(type, wire);
   if (!has_rows(type)) return summed;
-  const Size rows = name.starts_with(kCarried) ? Size(global_batch) : SymbolTable::batch();
+  const Size rows = is_carried(name) ? Size(global_batch) : SymbolTable::batch();
   for (Size& size : summed.shape)
     if (!size.is_constant()) size = rows * Size(size.coefficient);
   // Process groups have no sums of these.

@@ -454,7 +454,7 @@ class Lowering {
   }
 
   static bool has_rows_of_all(const std::string& name, const TensorType& type) {
-    return name.starts_with(kCarried) || has_rows(type);
+    return is_carried(name) || has_rows(type);
   }
 
   ValueId sum_over_all(ValueId value, const TensorType& type, const std::string& what) {

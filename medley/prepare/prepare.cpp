@@ -118,9 +118,7 @@ class Preparer {
     return found;
   }
 
-  static bool is_weight(const Op& op, size_t operand) {
-    return operand == 1 && op.name.starts_with("medley.mean_loss");
-  }
+  static bool is_weight(const Op& op, size_t operand) { return operand == 1 && is_mean_loss(op); }
 
   // Returns the sum for the operand of a kStepSum.
   const Summed& sum_of(const Op& op) const { return sums_.at(operands(op)[0]); }
@@ -133,7 +131,7 @@ class Preparer {
         known_inputs_.insert(input.value);
     for (const Op& op : source_.ops) {
       // A stage may have the backward op of a mean only.
-      const bool mean = op.name.starts_with("medley.mean_loss");
+      const bool mean = is_mean_loss(op);
       if (!mean && op.name != kStepSum) continue;
       const ValueId value = operands(op)[mean ? 1 : 0];
       const std::optional<Summed> found = summed(value);
@@ -200,7 +198,7 @@ class Preparer {
   // phase, so that a parameter gathered for the forward phase need not be kept.
   ValueId replacement(const Op& user, ValueId value) {
     if (auto found = replaced_.find(value); found != replaced_.end()) return found->second;
-    if (user.name.starts_with("medley.mean_loss"))
+    if (is_mean_loss(user))
       if (auto found = totals_.find(value); found != totals_.end() && value == operands(user)[1])
         return found->second;
     return user.phase == Phase::kBackward ? view_in_backward(value) : value;

@@ -365,7 +365,7 @@ StepResult Run::result() {
   result.loss = read_scalar(std::mem_fn(&LoweredStage::loss));
   result.gradient_norm = read_scalar(std::mem_fn(&LoweredStage::gradient_norm));
   for (const auto& [name, value] : stage_of(0).metrics) {  // all stages have all
-    if (name.starts_with(kCarried)) continue;
+    if (is_carried(name)) continue;
     const at::Tensor whole =
         read_reported([&](const LoweredStage& on) { return on.metrics.at(name); });
     result.metrics[name] = whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
@@ -385,7 +385,7 @@ void Run::share_values(Run& other) {
     for (const Placement& placement : stage_of(i).inputs) {
       const Input& input = placement.input;
       if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer) continue;
-      if (input.name.starts_with(kCarried)) continue;  // evaluation has rows of its own
+      if (is_carried(input.name)) continue;  // evaluation has rows of its own
       const LoweredStage& from = other.stage_of(i);
       const auto found = std::ranges::find_if(from.inputs, [&](const Placement& each) {
         return each.input.kind == input.kind && each.input.name == input.name;

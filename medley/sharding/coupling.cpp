@@ -135,8 +135,8 @@ class RowAnalysis {
   // first forward pass.
   bool is_weight(OpId op, size_t operand) const {
     const ValueId value = operands(graph_.ops[at(op)])[operand];
-    return operand == 1 && graph_.ops[at(op)].name.starts_with("medley.mean_loss") &&
-           may_sum(value) && states_[at(value)] == partial_sum();
+    return operand == 1 && is_mean_loss(graph_.ops[at(op)]) && may_sum(value) &&
+           states_[at(value)] == partial_sum();
   }
 
   bool step(OpId id) {

@@ -94,7 +94,7 @@ class Placer {
   // Marks the ops that a sum over the step reads: they are known before any stage begins.
   void mark_summed() {
     for (size_t i = graph_.ops.size(); i-- > 0;) {
-      const bool mean = graph_.ops[i].name.starts_with("medley.mean_loss");
+      const bool mean = is_mean_loss(graph_.ops[i]);
       summed_[i] = summed_[i] || graph_.ops[i].name == kStepSum;
       const std::vector<ValueId> values = operands(graph_.ops[i]);
       for (size_t k = 0; k < values.size(); ++k)
