@@ -17,7 +17,7 @@ EXTRAS = ("python", "medley_extras")  # each package there is a room
 # in a third of that. A room that is not listed is a new one.
 A_NEW_ROOM = 2_000
 BUDGETS = {
-    "medley/base": 1_520,  # whole blocks of files that go past the cache of the system, too
+    "medley/base": 1_525,  # whole blocks of files that go past the cache of the system, too
     "medley/graph": 3_000,
     "medley/ops": 4_000,  # a table row for each op of PyTorch that has a rule
     "medley/sharding": 1_500,
@@ -35,11 +35,11 @@ BUDGETS = {
     "medley/memory": 750,
     "medley/solve": 3_500,
     "medley/sim": 2_090,  # devices that do the same are followed once
-    "medley/synthesis": 4_825,  # a candidate that cannot be lowered is left out
+    "medley/synthesis": 4_820,  # a candidate that cannot be lowered is left out
     "medley/chains": 2_730,  # with devices counted, and priced
     "medley/candidates": 2_920,  # ports; cuts between parts of layers
     "medley/measured_layers": 1_725,
-    "medley/planner": 1_277,  # a table, and which pipelines are worth a look
+    "medley/planner": 1_270,  # a table, and which pipelines are worth a look
     "medley/trace": 210,
     "medley/runtime": 3_500,
     "medley/emulation": 1_300,
@@ -70,7 +70,7 @@ BUDGETS = {
 }
 # Rooms above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_610  # all other rooms of medley/: raised for a new ability, not for a second answer
+CORE = 75_595  # all other rooms of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -93,7 +93,8 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
                         .optimizer = {},
                         .cache = {.analysis = &analysis}};
   if (in_plan(path, [&] { return find_misfit(plan, request); }))
-    throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
+    throw Error(Blame::kCaller,
+                fmt::format("{}: {}", path, to_string(explain_misfit(plan, request))));
 }
 
 // The ops that every device computes whole, since nothing is known of them; "" if there are none.

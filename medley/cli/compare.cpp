@@ -27,7 +27,8 @@ struct CompareArguments {
 
 // One strategy's plan as the simulator sees it, or why there is none.
 struct StrategyRow {
-  std::string strategy, reason;
+  std::string strategy;
+  std::optional<Infeasible> infeasible{};
   Nanoseconds step, slowest_computes;
   double utilisation = 0;                                     // mean of all devices
   int64_t traffic = 0;                                        // bytes over all links
@@ -43,7 +44,7 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   StrategyRow row;
   row.strategy = strategy;
   if (const auto* no = std::get_if<Infeasible>(&outcome)) {
-    row.reason = no->reason;
+    row.infeasible = *no;
     return row;
   }
   const Plan& found = std::get<Plan>(outcome);
@@ -115,8 +116,8 @@ std::string memory_text(const StrategyRow& row) {
 ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   ordered_json out;
   out["strategy"] = row.strategy;
-  if (!row.reason.empty()) {
-    out["infeasible"] = row.reason;
+  if (row.infeasible) {
+    out["infeasible"] = to_string(*row.infeasible);
     return out;
   }
   out["step_ns"] = row.step.value;
@@ -140,7 +141,7 @@ ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
 std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
   const StrategyRow* best = nullptr;
   for (const StrategyRow& row : rows)
-    if (row.reason.empty() && (!best || row.step < best->step)) best = &row;
+    if (!row.infeasible && (!best || row.step < best->step)) best = &row;
   Table table({"strategy",
                "step",
                "vs best",
@@ -152,11 +153,11 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                "micro-batches",
                "traffic",
                "most memory"});
-  std::vector<std::pair<std::string, std::string>> reasons;
+  std::vector<std::pair<std::string, Infeasible>> reasons;
   for (const StrategyRow& row : rows) {
-    if (!row.reason.empty()) {
+    if (row.infeasible) {
       table.add({row.strategy, "does not fit"});
-      reasons.emplace_back(row.strategy, row.reason);
+      reasons.emplace_back(row.strategy, *row.infeasible);
       continue;
     }
     table.add({row.strategy,

@@ -59,8 +59,8 @@ std::string gap_text(const Plan& plan) {
       "no plan that was searched is more than {} % shorter than its {}\n", gap, step);
 }
 
-std::string no_plan(const RequestOptions& asked, const std::string& reason) {
-  return fmt::format("{} on {}: {}", asked.graph, asked.cluster, reason);
+std::string no_plan(const RequestOptions& asked, const std::string& why) {
+  return fmt::format("{} on {}: {}", asked.graph, asked.cluster, why);
 }
 
 // The search that options ask for, and the name of what has added it.
@@ -81,12 +81,12 @@ PlanSearch::Found find(const Request& request, const Asked& by, const RequestOpt
   if (by.search) {
     std::variant<PlanSearch::Found, Infeasible> outcome = by.search->find(request);
     if (const auto* no = std::get_if<Infeasible>(&outcome))
-      throw Error(Blame::kCaller, no_plan(asked, no->reason));
+      throw Error(Blame::kCaller, no_plan(asked, to_string(*no)));
     return std::get<PlanSearch::Found>(std::move(outcome));
   }
   Outcome outcome = plan(request);
   if (const auto* no = std::get_if<Infeasible>(&outcome))
-    throw Error(Blame::kCaller, no_plan(asked, "no plan fits: " + no->reason));
+    throw Error(Blame::kCaller, no_plan(asked, "no plan fits: " + to_string(*no)));
   return {std::get<Plan>(std::move(outcome)), {}, ""};
 }
 

@@ -74,7 +74,7 @@ class GoalTest : public ::testing::Test {
   static std::string reason(const Goal& goal, const Request& wanted) {
     const GoalOutcome outcome = plan_for(goal, wanted);
     const auto* no = std::get_if<Infeasible>(&outcome);
-    return no ? no->reason : "a plan";
+    return no ? to_string(*no) : "a plan";
   }
 
   static std::string refusal(const Goal& goal, const Request& wanted) {

@@ -121,7 +121,7 @@ std::optional<Alternative> NextBest::without(
 
 Simulated NextBest::simulated(const Plan& of) const {
   const Program program = lower(request_, of);
-  return {simulate(program, *request_.costs).step, !find_misfit(of, program, request_)};
+  return {simulate(program, *request_.costs).step, !find_misfit(program, request_)};
 }
 
 }  // namespace medley

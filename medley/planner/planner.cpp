@@ -113,12 +113,10 @@ class Auto {
 
   void take(size_t i, Outcome answer) {
     const Outcome& outcome = known_.emplace(name(i), std::move(answer)).first->second;
-    std::optional<std::string> reason;
     if (const auto* no = std::get_if<Infeasible>(&outcome))
-      reason = no->reason;
-    else
-      reason = why_left_out(request_, [&] { keep(std::get<Plan>(outcome), rows_[i]); });
-    if (reason) reasons_[rows_[i]] = *reason;
+      reasons_[rows_[i]] = *no;
+    else if (auto why = why_left_out(request_, [&] { keep(std::get<Plan>(outcome), rows_[i]); }))
+      reasons_[rows_[i]] = {std::move(*why)};
   }
 
   // This one, a search for a mesh, beside those behind it: it is mostly one thing after another,
@@ -190,7 +188,7 @@ class Auto {
 
   // What the first ones answered in haste they are asked again.
   Infeasible explain() const {
-    std::vector<std::pair<std::string, std::string>> reasons;
+    std::vector<std::pair<std::string, Infeasible>> reasons;
     for (const auto& [row, reason] : reasons_) {
       const Strategy& strategy = strategies()[row];
       const std::string name(strategy.name);
@@ -198,11 +196,10 @@ class Auto {
       if (strategy.asked_by_auto == AskedByAuto::kFirst)
         if (const Outcome again = answered(request_, name);
             std::holds_alternative<Infeasible>(again))
-          reasons.back().second = std::get<Infeasible>(again).reason;
+          reasons.back().second = std::get<Infeasible>(again);
     }
-    return {fmt::format("none of {} strategies has one\n  {}",
-                        reasons.size(),
-                        fmt::join(in_short(reasons), "\n  "))};
+    return {fmt::format("none of {} strategies has one", reasons.size()),
+            fmt::format("\n  {}", fmt::join(in_short(reasons), "\n  "))};
   }
 
   const Request& request_;
@@ -212,8 +209,8 @@ class Auto {
   std::optional<Plan> best_;
   Nanoseconds best_time_;
   size_t best_row_ = 0;
-  std::map<size_t, std::string> reasons_;  // [row]
-  std::optional<Nanoseconds> least_;       // no pipelines that were searched take less
+  std::map<size_t, Infeasible> reasons_;  // [row]
+  std::optional<Nanoseconds> least_;      // no pipelines that were searched take less
   bool pools_asked_ = false;
 };
 
@@ -258,17 +255,15 @@ void check_reachable(const Request& request) {
 
 }  // namespace
 
-std::vector<std::string> in_short(const std::vector<std::pair<std::string, std::string>>& reasons) {
+std::vector<std::string> in_short(const std::vector<std::pair<std::string, Infeasible>>& reasons) {
   using Line = std::pair<std::string, std::string>;
   std::vector<Line> lines;  // strategies, reason
   std::string advice;
-  for (const auto& [name, reason] : reasons) {
-    const std::string line = reason.substr(0, reason.find('\n'));
-    if (line != reason)
-      advice = fmt::format("for {}, {}", name, reason.substr(reason.rfind('\n') + 3));
-    const auto same = std::ranges::find(lines, line, &Line::second);
+  for (const auto& [name, why] : reasons) {
+    if (!why.advice.empty()) advice = fmt::format("for {}, {}", name, why.advice);
+    const auto same = std::ranges::find(lines, why.reason, &Line::second);
     if (same == lines.end())
-      lines.emplace_back(name, line);
+      lines.emplace_back(name, why.reason);
     else
       same->first += ", " + name;
   }

@@ -19,9 +19,8 @@ namespace medley {
 void check(const Request& request);
 
 // Returns in short lines why strategies find no plan, from pairs of a strategy and its reason:
-// first lines of reasons, each once with the strategies that it holds for, then the advice in which
-// the last reason of several lines ends.
-std::vector<std::string> in_short(const std::vector<std::pair<std::string, std::string>>& reasons);
+// each reason once, with the strategies that it holds for, then the last advice.
+std::vector<std::string> in_short(const std::vector<std::pair<std::string, Infeasible>>& reasons);
 
 // When `auto` asks a strategy: those that are quick for what they find come first, so that the
 // others may give up.

@@ -239,7 +239,7 @@ TEST_F(Planner, MemoryDecidesTheMicrobatches) {
   fewer.microbatches = static_cast<int64_t>(count) - 1;
   const Outcome outcome = plan(fewer);
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
-  EXPECT_THAT(std::get<Infeasible>(outcome).reason,
+  EXPECT_THAT(to_string(std::get<Infeasible>(outcome)),
               AllOf(HasSubstr("fast/0/0 (whole) needs "), HasSubstr("and has 39.1 KiB")));
 }
 
@@ -248,7 +248,7 @@ TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
   const Outcome outcome = plan(request("auto", 16));
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
   EXPECT_THAT(
-      std::get<Infeasible>(outcome).reason,
+      to_string(std::get<Infeasible>(outcome)),
       AllOf(HasSubstr("\n  data-parallel-even, data-parallel-proportional: fast/0/0 (whole) "),
             HasSubstr("\n  hap: fast/0/0 (whole) needs ")));
 }
@@ -258,7 +258,7 @@ TEST_F(Planner, WhyNothingFitsIsShort) {
   cluster = two_and_two(2e3);
   const Outcome outcome = plan(request("auto", 4));
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
-  std::istringstream text(std::get<Infeasible>(outcome).reason);
+  std::istringstream text(to_string(std::get<Infeasible>(outcome)));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   EXPECT_THAT(lines, SizeIs(AllOf(Ge(4u), Le(7u))));
@@ -272,10 +272,10 @@ TEST_F(Planner, WhyNothingFitsIsShort) {
 
 TEST(InShort, SaysEachReasonOnce) {
   EXPECT_THAT(
-      in_short({{"a", "x lacks 1 B\n  in this op\n  2 micro-batches would fit"},
-                {"b", "no chain"},
-                {"c", "x lacks 1 B\n  in that op\n  3 micro-batches would fit"},
-                {"d", "no chain"}}),
+      in_short({{"a", {"x lacks 1 B", "\n  in this op", "2 micro-batches would fit"}},
+                {"b", {"no chain"}},
+                {"c", {"x lacks 1 B", "\n  in that op", "3 micro-batches would fit"}},
+                {"d", {"no chain"}}}),
       ElementsAre("a, c: x lacks 1 B", "b, d: no chain", "for c, 3 micro-batches would fit"));
   EXPECT_THAT(in_short({}), ElementsAre());
 }

@@ -83,7 +83,7 @@ class AtOnce {
 
   // Returns whether it fits.
   bool keep(std::optional<Priced> found) {
-    if (!found || find_misfit(found->plan, found->program, request_)) return false;
+    if (!found || find_misfit(found->program, request_)) return false;
     if (found->step < best_.step) best_ = std::move(*found);
     return true;
   }

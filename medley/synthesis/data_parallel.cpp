@@ -181,7 +181,7 @@ Outcome with_microbatches(const Request& request,
   int64_t enough = first;
   while (misfit) {
     if (enough == last || (enough >= kManyMicrobatches && misfit->of_any_count))
-      return Infeasible{explain_misfit(plan, request)};
+      return explain_misfit(plan, request);
     too_few = enough;
     // What fits in no number is looked at only to say by how much.
     enough = misfit->of_any_count ? std::min(last, kManyMicrobatches) : std::min(2 * enough, last);

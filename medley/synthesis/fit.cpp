@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/units.h"
-#include "medley/memory/memory.h"
 #include "medley/sharding/parts.h"
 #include "medley/synthesis/data_parallel.h"
 
@@ -111,30 +111,26 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   return more_memory(misfit.shortages, request);
 }
 
-// Of one device of a plan, `place` in the mesh of its stage.
-std::string sentence_of(const Plan& plan,
-                        const DeviceMemory& memory,
-                        size_t place,
-                        double missing,
-                        const Request& request) {
-  const auto& [stage, device, use] = memory;
+// Without advice.
+Infeasible shortage_of(const Plan& plan, const Misfit& misfit, const Request& request) {
+  const auto& [stage, device, use] = misfit.first;
   const DeviceKind& kind = request.cluster.kind(device);
   const StageOfPlan where = stage_of(plan, stage);
   const Pipeline& pipeline = plan.pipelines[where.pipeline];
   const size_t count = pipeline.microbatches.size();
-  return fmt::format(
-      "{}{} ({}) needs {} and has {}: it lacks {}\n  {}for up to {} in {}\n"
-      "  {} of it is for parameters and optimizer state",
-      text_of(plan, where),
-      request.cluster.devices[at(device)].name,
-      kind.name,
-      to_string(Bytes{use.peak}),
-      to_string(bytes(kind.memory_bytes)),
-      to_string(bytes(missing)),
-      use.peak_at.empty() ? "" : fmt::format("needed in {}, ", use.peak_at),
-      rows_text(most_rows(pipeline, where.stage, place)),
-      count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
-      to_string(Bytes{use.persistent}));
+  return {
+      fmt::format("{}{} ({}) needs {} and has {}: it lacks {}",
+                  text_of(plan, where),
+                  request.cluster.devices[at(device)].name,
+                  kind.name,
+                  to_string(Bytes{use.peak}),
+                  to_string(bytes(kind.memory_bytes)),
+                  to_string(bytes(misfit.shortages[0].bytes))),
+      fmt::format("\n  {}for up to {} in {}\n  {} of it is for parameters and optimizer state",
+                  use.peak_at.empty() ? "" : fmt::format("needed in {}, ", use.peak_at),
+                  rows_text(most_rows(pipeline, where.stage, misfit.place)),
+                  count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
+                  to_string(Bytes{use.persistent}))};
 }
 
 }  // namespace
@@ -146,12 +142,10 @@ double Misfit::bytes() const {
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
-  return find_misfit(plan, lower(request, plan), request);
+  return find_misfit(lower(request, plan), request);
 }
 
-std::optional<Misfit> find_misfit(const Plan& plan,
-                                  const Program& program,
-                                  const Request& request) {
+std::optional<Misfit> find_misfit(const Program& program, const Request& request) {
   Misfit misfit;
   int before = -1;
   size_t place = 0;
@@ -161,8 +155,7 @@ std::optional<Misfit> find_misfit(const Plan& plan,
     const double has = request.cluster.kind(memory.device).memory_bytes;
     const double missing = static_cast<double>(memory.use.peak) - has;
     if (missing <= 0) continue;
-    if (misfit.shortages.empty())
-      misfit.sentence = sentence_of(plan, memory, place, missing, request);
+    if (misfit.shortages.empty()) std::tie(misfit.first, misfit.place) = std::tie(memory, place);
     misfit.shortages.push_back({memory.device, missing});
     const int64_t inputs = memory.use.at_peak[at(MemoryPart::kBatch)];
     misfit.of_any_count |= static_cast<double>(memory.use.persistent + inputs) > has;
@@ -181,11 +174,12 @@ int64_t times_microbatches(double missing,
   return times;
 }
 
-std::string explain_misfit(const Plan& plan, const Request& request) {
+Infeasible explain_misfit(const Plan& plan, const Request& request) {
   const std::optional<Misfit> misfit = find_misfit(plan, request);
   MEDLEY_CHECK(misfit.has_value());
-  if (request.faster_than) return misfit->sentence;
-  return fmt::format("{}\n  {}", misfit->sentence, smallest_change(plan, *misfit, request));
+  Infeasible why = shortage_of(plan, *misfit, request);
+  if (!request.faster_than) why.advice = smallest_change(plan, *misfit, request);
+  return why;
 }
 
 }  // namespace medley

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "medley/program/program.h"
+#include "medley/memory/memory.h"
 #include "medley/synthesis/request.h"
 
 namespace medley {
@@ -16,7 +16,8 @@ struct Misfit {
     double bytes = 0;
   };
   std::vector<Shortage> shortages;  // stage by stage
-  std::string sentence;             // about the first of them; further lines have details
+  DeviceMemory first;               // of the first of them
+  size_t place = 0;                 // in the mesh of its stage
   // One of them has not even room for its parameters and the inputs of its rows in a step, however
   // many micro-batches they are cut into.
   bool of_any_count = false;
@@ -32,17 +33,17 @@ inline constexpr int64_t kMostMicrobatches = int64_t{1} << 14;
 // run. All require that the request has an analysis.
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request);
 // The same, if it is lowered already.
-std::optional<Misfit> find_misfit(const Plan& plan, const Program& program, const Request& request);
+std::optional<Misfit> find_misfit(const Program& program, const Request& request);
 
 // By how much micro-batches have to be more for plans of these devices, which lack so many bytes
 // together, to have a chance: a power of two, 2 at least. What they hold for micro-batches shrinks
 // as these do, and nothing else does.
 int64_t times_microbatches(double missing, const Cluster& cluster, const std::vector<int>& devices);
 
-// The sentence, and as its last line the smallest change found with which the plan would fit: more
-// micro-batches, where rows do not meet; else a smaller batch, divided alike; else memory, and
-// where. Lowers the plan up to a score of times; where the request has a plan to beat, and so needs
-// no advice, only once, for the sentence alone. Requires: it does not fit.
-std::string explain_misfit(const Plan& plan, const Request& request);
+// Says what the first device lacks. The advice is the smallest change found with which the plan
+// would fit: more micro-batches, where rows do not meet; else a smaller batch, divided alike; else
+// memory, and where. Lowers the plan up to a score of times; where the request has a plan to beat,
+// and so needs no advice, only once. Requires: it does not fit.
+Infeasible explain_misfit(const Plan& plan, const Request& request);
 
 }  // namespace medley

@@ -48,7 +48,7 @@ class Fit : public ::testing::Test {
     request.microbatches = microbatches;
     const Outcome outcome = plan(request);
     const auto* no = std::get_if<Infeasible>(&outcome);
-    return no ? no->reason : "it fits";
+    return no ? to_string(*no) : "it fits";
   }
 
   // The number before the text.
@@ -150,7 +150,7 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
   cluster.pools[0].kind.memory_bytes = std::ceil(low);
   EXPECT_FALSE(find_misfit(plan, request));
   cluster.pools[0].kind.memory_bytes = std::ceil(low) - 1;
-  EXPECT_THAT(find_misfit(plan, request).value().sentence, HasSubstr("it lacks 1 B"));
+  EXPECT_THAT(explain_misfit(plan, request).reason, EndsWith("it lacks 1 B"));
 }
 
 // Of a pipeline the stage is named, whichever it is.
@@ -173,7 +173,7 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
   cluster.pools.push_back(cluster.pools[0]);
   cluster.pools[1].kind.memory_bytes = 1e3;
   cluster.devices[1].pool = 1;
-  EXPECT_THAT(find_misfit(plan, request).value().sentence,
+  EXPECT_THAT(to_string(explain_misfit(plan, request)),
               AllOf(HasSubstr("stage 1: pool/1/0 (kind) needs "),
                     HasSubstr(" for up to 10 rows in each of 4 micro-batches"),
                     HasSubstr(": it lacks ")));
@@ -196,7 +196,7 @@ TEST_F(Fit, ThePipelineThatLacksMemoryIsNamed) {
   cluster.pools.push_back(cluster.pools[0]);
   cluster.pools[1].kind.memory_bytes = 1e3;
   cluster.devices[1].pool = 1;
-  EXPECT_THAT(explain_misfit(plan, request),
+  EXPECT_THAT(to_string(explain_misfit(plan, request)),
               AllOf(HasSubstr("pipeline 1, stage 0: pool/1/0 (kind) needs "),
                     HasSubstr(" for up to 5 rows in each of 2 micro-batches"),
                     EndsWith(" more on pool/1/0 would do")));

@@ -84,7 +84,7 @@ class Synthesis {
     if (!hopeless_ && (fitting_step() || !request_.faster_than)) search_nodes();
     if (!best) return request_.ask(even_ ? "data-parallel-even" : "data-parallel-proportional");
     shorten(only_pipeline(best->plan).stages[0], prepared_.names);
-    if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
+    if (!best->fits()) return explain_misfit(best->plan, request_);
     best->plan.strategy = request_.strategy;
     drop_unused_parts(best->plan);
     if (even_) return std::move(best->plan);

@@ -62,7 +62,7 @@ SpmdCandidate SpmdDecider::price(const Plan& plan) const {
   const auto why = why_left_out(request_, [&] {
     candidate.program = lower(request_, plan);
     candidate.step = medley::price(request_, candidate.program);
-    if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
+    if (const auto misfit = find_misfit(candidate.program, request_)) {
       candidate.missing_bytes = misfit->bytes();
       candidate.of_any_count = misfit->of_any_count;
     }

@@ -79,7 +79,7 @@ Plan find_plan(const Graph& graph,
                     .loss_over_microbatches = loss_over_microbatches,
                     .listener = {.progress = check_signals, .left_out = warn}});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
-    throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
+    throw medley::Error(medley::Blame::kCaller, "no plan fits: " + to_string(*no));
   return std::get<Plan>(outcome);
 }
 
