@@ -68,6 +68,23 @@ TEST(Graph, StableNamesAreUniqueAcrossPhasesWithoutAMark) {
   EXPECT_THAT(stable_names(graph), ElementsAre("/sum#0", "/sum#1"));
 }
 
+TEST(Graph, StatesSayOfWhichParameterTheyAre) {
+  using Kind = StateRole::Kind;
+  Graph graph;
+  for (const char* name : {"exp_avg:a:b", "master:w", "average:w", "loss_scale", "momentum"})
+    add_input(graph, InputKind::kState, name, {});
+  add_input(graph, InputKind::kParameter, "master:w", {});
+  std::vector<StateRole> roles;
+  for (const Input& input : graph.inputs) roles.push_back(input.role);
+  EXPECT_THAT(roles,
+              ElementsAre(StateRole{Kind::kMoment, "a:b"},
+                          StateRole{Kind::kMaster, "w"},
+                          StateRole{Kind::kAverage, "w"},
+                          StateRole{Kind::kLossScale, ""},
+                          StateRole{Kind::kMoment, "momentum"},
+                          StateRole{}));
+}
+
 TEST(Graph, NumBytes) {
   EXPECT_EQ(num_bytes({DType::kBF16, {Size::of(0), 3}}, {5}), 30);
   EXPECT_EQ(num_bytes({DType::kF64, {}}, {}), 8);

@@ -35,5 +35,37 @@ TEST(Prepare, NamesWhatAPrologueAndAPhaseBehindItBothDoApart) {
   EXPECT_EQ(different.size(), prepared.names.size());
 }
 
+// A module may be called as the norm of the gradient, or the update, is.
+const char* const kModuleCalledNorm = R"(medley-graph 1
+graph "scaled"
+symbols b
+%0 = batch "x" : f32[b, 4]
+%1 = parameter "norm.weight" : f32[4]
+%2 = aten.mul.Tensor(%0, %1) : f32[b, 4] @forward "norm"
+%3 = aten.sum.default(%2, none) : f32[] @forward "update"
+%4 = aten.sum.dim_IntList(%0, [0], false, none) : f32[4] @backward "norm"
+output loss %3
+output gradient "norm.weight" %4
+)";
+
+TEST(Prepare, RolesDoNotDependOnNames) {
+  using Kind = OpRole::Kind;
+  Optimizer optimizer;
+  optimizer.average = 0.5;
+  const Prepared prepared = prepare(parse_graph(kModuleCalledNorm, "scaled.graph"), optimizer);
+  std::map<std::string, std::pair<Kind, std::string>> found;  // kind, parameter
+  for (size_t i = 0; i < prepared.names.size(); ++i) {
+    const std::string* parameter = parameter_of(prepared, static_cast<OpId>(i));
+    found[prepared.names[i]] = {prepared.roles[i].kind, parameter ? *parameter : ""};
+  }
+  EXPECT_EQ(found.at("norm/mul#0"), std::pair(Kind::kModel, std::string()));
+  EXPECT_EQ(found.at("update/sum#0"), std::pair(Kind::kModel, std::string()));
+  EXPECT_EQ(found.at("norm/sum"), std::pair(Kind::kNormSum, std::string()));
+  const std::string weight = "norm.weight";
+  EXPECT_EQ(found.at("norm/" + weight), std::pair(Kind::kNorm, weight));
+  EXPECT_EQ(found.at("update/" + weight), std::pair(Kind::kUpdate, weight));
+  EXPECT_EQ(found.at("average/" + weight), std::pair(Kind::kAverage, weight));
+}
+
 }  // namespace
 }  // namespace medley
