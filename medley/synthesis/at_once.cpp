@@ -15,7 +15,6 @@ namespace medley {
 namespace {
 
 constexpr int64_t kAtOnce = 2;
-constexpr int kMostDivisions = 3;  // of other shares
 // What devices wait for inside of micro-batches, as a share of the step, to be worth a look.
 constexpr double kWorthTrying = 0.02;
 
@@ -113,7 +112,7 @@ class AtOnce {
 
   // What travels beside ops no longer counts for the shares.
   void divide_otherwise() {
-    for (int round = 0; round < kMostDivisions; ++round) {
+    for (;;) {
       const auto ratios = best_ratios(ratio_problem(best_.plan, best_.program, *request_.costs));
       const auto* found = std::get_if<Ratios>(&ratios);
       const Nanoseconds before = best_.step;

@@ -97,10 +97,6 @@ class RowLines {
   std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by kind and rows
 };
 
-// The shares are fitted again until an iteration gains less than this.
-constexpr double kWorthIt = 0.999;
-constexpr int kMostLooks = 8;
-
 }  // namespace
 
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices) {
@@ -111,12 +107,13 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
   RowLines lines(request, devices);
   const std::vector<int64_t> even = even_rows(request, devices);
   std::vector<int64_t> best = lines.balanced(lines.at(std::vector<int64_t>(devices.size(), 0)));
-  for (int look = 0; look < kMostLooks; ++look) {
+  // The shares are fitted again as long as that is faster.
+  for (;;) {
     std::vector<int64_t> rows = lines.balanced(lines.at(best));
-    if (lines.slowest(rows) >= kWorthIt * lines.slowest(best)) break;
+    if (lines.slowest(rows) >= lines.slowest(best)) break;
     best = std::move(rows);
   }
-  return lines.slowest(even) < kWorthIt * lines.slowest(best) ? even : best;
+  return lines.slowest(even) < lines.slowest(best) ? even : best;
 }
 
 Plan plan_of_rows(std::vector<std::string> devices,

@@ -27,7 +27,6 @@
 namespace medley {
 namespace {
 
-constexpr int kMostRounds = 3;  // in which decisions and ratios take turns
 constexpr int64_t kFewMicrobatches = 64;
 
 // What a search is about.
@@ -335,7 +334,7 @@ class Synthesis {
 
   // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
   void alternate(const SpmdOptions& options) {
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (;;) {
       const SpmdCandidate& best = *found_.best;
       const auto ratios = best_ratios(ratio_problem(best.plan, best.program, *request_.costs));
       const auto* found = std::get_if<Ratios>(&ratios);
