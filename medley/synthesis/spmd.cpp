@@ -146,7 +146,7 @@ class Synthesis {
           decide_at(even_ ? start : starts_.with_memory(start), options);
       if (!least) continue;
       // Whether there is room is all that matters of what is far from what is to be beaten.
-      const bool slow = cannot_win(found_, least->step, most_gain(start));
+      const bool slow = cannot_win(found_, least->step);
       std::vector<SpmdCandidate> some;
       if (!least->fits()) some.push_back(recomputed(found_, least->plan));
       some.push_back(std::move(*least));
@@ -474,7 +474,7 @@ class Synthesis {
       std::optional<SpmdCandidate> found = decide(known, division, options);
       if (found && found->beaten) return {.fits = ending.fits, .cannot_win = true};
       // Holding less takes longer, and so do more micro-batches.
-      const bool slow = found && cannot_win(known, found->step, most_gain(start));
+      const bool slow = found && cannot_win(known, found->step);
       ending.cannot_win &= found && (slow || cannot_win(known, found->modelled));
       if (!found) continue;
       const bool ok = found->fits();
@@ -517,7 +517,7 @@ class Synthesis {
       std::optional<SpmdCandidate> found = decide(known, division, options);
       AtPrice at_price{.fits = found && found->fits(), .slow = false};
       at_price.slow =
-          found && !at_price.fits && cannot_win(known, found->step, most_gain(division.start));
+          found && !at_price.fits && cannot_win(known, found->step);
       if (found) keep(known, std::move(*found));
       return at_price;
     });

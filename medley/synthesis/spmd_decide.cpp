@@ -9,13 +9,6 @@
 #include "medley/synthesis/shorten.h"
 
 namespace medley {
-namespace {
-
-constexpr double kMostGain = 1.25, kWorthNodes = 1.02;
-
-}  // namespace
-
-double most_gain(const SpmdStart& start) { return start.layout == 0 ? kMostGain : 1 / kWorthNodes; }
 
 Plan meaning_of(Plan plan) {
   plan.strategy.clear();
@@ -98,7 +91,7 @@ SpmdAhead SpmdDecider::look_ahead(const SpmdStart& start,
       Plan meaning = meaning_of(plan);
       const SpmdCandidate* candidate = find_priced(known, meaning);
       if (!candidate) candidate = &priced[i].emplace_back(std::move(meaning), price(plan)).second;
-      if (candidate->fits() || loses(candidate->step, most_gain(start))) return;
+      if (candidate->fits() || loses(candidate->step, 1)) return;
     }
   };
   size_t count = 1;

@@ -55,11 +55,6 @@ struct SpmdAhead {
   SpmdPriced priced;
 };
 
-// Of a plan that holds less over one that holds more: this is rarely faster, and hardly ever by
-// more. On nodes, where a search takes ten times as long, a plan has to be faster as it is by as
-// much as is worth that.
-double most_gain(const SpmdStart& start);
-
 class SpmdDecider {
  public:
   // Requires: both outlive this.
