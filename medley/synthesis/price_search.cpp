@@ -1,5 +1,6 @@
 #include "medley/synthesis/price_search.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "medley/synthesis/spmd_problem.h"
@@ -19,14 +20,14 @@ bool find_price(std::optional<double>& last, const std::function<AtPrice(double 
       (fits_at(high / kBytePriceStep) ? high : low) = high / kBytePriceStep;
   } else {
     if (slow) return true;
-    if (!fits_at(kOnlyBytes)) return false;
+    if (!fits_at(kMostBytePrice)) return false;
     if (last) low = high, high *= kBytePriceStep;
     for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) {
       if (slow) return true;
       low = high;
     }
   }
-  if (high >= kMostBytePrice) return true;
+  high = std::min(high, kMostBytePrice);
   last = high;
   for (int i = 0; i < 2 && low > 0 && !slow; ++i) {
     const double middle = std::sqrt(low * high);

@@ -8,9 +8,6 @@
 
 namespace medley {
 
-// Ticks per byte at which a search holds as little as possible.
-inline constexpr double kOnlyBytes = 1e3;
-
 struct AtPrice {
   bool fits = false;
   bool slow = false;  // nothing that fits is of use: a higher price makes slower plans
@@ -18,7 +15,7 @@ struct AtPrice {
 
 // Asks for the smallest price at which something fits, to a factor of two, until what does not fit
 // is slow already. Begins with `last`, which was enough the last time and most likely is about
-// right, and sets it. Returns false if not even at kOnlyBytes something fits.
+// right, and sets it. Returns false if not even at kMostBytePrice something fits.
 bool find_price(std::optional<double>& last, const std::function<AtPrice(double price)>& ask);
 
 }  // namespace medley

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "medley/synthesis/spmd_problem.h"
+
 namespace medley {
 namespace {
 
@@ -43,7 +45,7 @@ TEST(PriceSearch, FindsThePriceToAFactorOfTwo) {
 TEST(PriceSearch, GivesUpWhereNotEvenTheLeastBytesFit) {
   Asked asked{.enough = 1e5};
   EXPECT_FALSE(asked.find());
-  EXPECT_THAT(asked.prices, ElementsAre(kOnlyBytes));
+  EXPECT_THAT(asked.prices, ElementsAre(kMostBytePrice));
 }
 
 TEST(PriceSearch, BeginsWithWhatWasEnoughTheLastTime) {

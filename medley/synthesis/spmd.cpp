@@ -139,7 +139,7 @@ class Synthesis {
       if (may_double(kFewMicrobatches) && most > kFewMicrobatches) return true;
       SpmdOptions options;
       options.microbatches = first_count();
-      options.byte_price = kOnlyBytes;
+      options.byte_price = kMostBytePrice;
       while (may_double(options.microbatches) && 2 * options.microbatches <= most)
         options.microbatches *= 2;
       std::optional<SpmdCandidate> least =
