@@ -9,11 +9,9 @@ namespace {
 // Values smaller than this are converted for each reader: sharing them is not worth a variable.
 constexpr double kShareBytes = 4096;
 
-// A value of the batch alone with more readers than this is not tied to them.
-constexpr size_t kMostReaders = 8;
-
-// An op of small values with more operands than this has no variable.
-constexpr size_t kMostOperands = 16;
+// A value of the batch alone with more readers than this is not tied to them, and an op of small
+// values with more operands has no variable.
+constexpr size_t kMostNeighbours = 8;
 
 }  // namespace
 
@@ -68,7 +66,7 @@ void SpmdProblem::mark_sources() {
 
 bool SpmdProblem::is_hub(OpId id) const {
   const std::vector<ValueId> values = operands(graph_.ops[at(id)]);
-  return values.size() > kMostOperands &&
+  return values.size() > kMostNeighbours &&
          std::all_of(values.begin(), values.end(), [&](ValueId value) {
            return value == kNone ||
                   static_cast<double>(num_bytes(type_of(graph_, value), {1})) < kShareBytes;
@@ -329,7 +327,7 @@ void SpmdProblem::connect_group(ValueId value,
   const bool from_batch =
       made_by == kNone ? variables_[at(producer)].kind == Kind::kBatch : batch_only_[at(made_by)];
   note_meeting(value, producer, from);
-  if (from_batch && readers.size() > kMostReaders) return;
+  if (from_batch && readers.size() > kMostNeighbours) return;
   const double count = times(value, readers[0].phase);
   if (readers.size() == 1 || catalogue_.shape(value).bytes() < kShareBytes) {
     for (const Reader& reader : readers)
