@@ -11,15 +11,9 @@
 namespace medley {
 namespace {
 
+// Cuts move by a layer at most.
 constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
-constexpr size_t kMostStarts = 6;
-constexpr double kNearly = 1.03;     // as fast by the timer as the fastest
-constexpr size_t kMostMoved = 3;     // that are synthesised at once, and
-constexpr int kMostRounds = 3;       // of them
-constexpr int kMostMoves = 12;       // of cuts in one,
-constexpr int kFarthest = 3;         // by so many parts,
-constexpr size_t kMostTogether = 3;  // of so many neighbours
-constexpr int kMostPriced = 2;
+constexpr size_t kClimbers = 2;  // plans that are moved on from, the fastest by the timer
 
 template <typename Quantity>
 void scale(Quantity& quantity, double factor) {
@@ -157,8 +151,8 @@ struct Moved {
   auto operator<=>(const Moved&) const = default;
 };
 
-// Cuts moved one by one, or some neighbours together, as long as that is faster; in pipelines that
-// are alike at once.
+// Cuts moved one by one, or neighbours together, as long as that is faster; in pipelines that are
+// alike at once.
 Moved moved(const Start& start, const Parts& parts) {
   const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
   Moved best{before, start.candidate};
@@ -178,12 +172,12 @@ Moved moved(const Start& start, const Parts& parts) {
       }
       return all;
     };
-    for (int moves = 0; moves < kMostMoves; ++moves) {
+    for (;;) {
       const PipelineCandidate now = best.candidate.pipelines[p];
       std::vector<PipelineCandidate> all;
       for (size_t first = 1; first < now.stages.size(); ++first)
-        for (size_t last = first; last < std::min(now.stages.size(), first + kMostTogether); ++last)
-          for (int by = -kFarthest; by <= kFarthest; ++by)
+        for (size_t last = first; last < now.stages.size(); ++last)
+          for (int by = -kParts.parts; by <= kParts.parts; ++by)
             if (auto one = by ? shifted(now, first, last, by) : std::nullopt)
               all.push_back(std::move(*one));
       std::vector<Nanoseconds> times(all.size(), kLongest);
@@ -218,20 +212,19 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
   const Parts parts(candidates.trials(), finer.trials());
   std::vector<Start> starts;
   for (const auto& [time, candidate] : candidates.timed()) {
-    if (time / candidates.timed().front().time > kNearly || starts.size() == kMostStarts) break;
+    if (starts.size() == kClimbers) break;
     if (auto stages = candidates.trials().wholes(candidate))
       starts.push_back(in_parts({candidate, std::move(*stages), time}, parts));
   }
   std::set<PlanCandidate> met;
   Nanoseconds best = candidates.timed().front().time;
-  for (int round = 0; round < kMostRounds; ++round) {
+  while (!starts.empty()) {
     std::vector<Moved> found;
     for (const Start& start : starts) {
       Moved next = moved(start, parts);
       if (next.time < best && met.insert(next.candidate).second) found.push_back(std::move(next));
     }
     std::ranges::sort(found);
-    if (found.size() > kMostMoved) found.resize(kMostMoved);
     std::vector<PlanCandidate> all;
     for (Moved& each : found) all.push_back(std::move(each.candidate));
     const std::vector<std::optional<Nanoseconds>> times = finer.add(all);
@@ -242,7 +235,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
       starts.push_back({all[i], *finer.trials().wholes(all[i]), *times[i]});
     }
   }
-  finer.choose(kMostPriced);
+  finer.choose(static_cast<int>(kClimbers));
   const Outcome found = finer.best();
   const auto* plan = std::get_if<Plan>(&found);
   if (!plan || finer.best_step() >= candidates.best_step()) return std::nullopt;
