@@ -19,12 +19,9 @@ namespace {
 
 constexpr LayerOptions kWholeBlocks{.per_block = 1};
 constexpr int kMostPriced = 4;  // grids that are lowered and simulated
-// Of what the flops of a stage's layers take by themselves: ops differ in what they reach.
+// Of what the flops of a stage's layers take by themselves, since ops differ in what they reach, and
+// of what its layers take one by one, which may be more than what they take together.
 constexpr double kOfBound = 0.9;
-// Of a stage: with so many it is looked at first what they take one by one, which may be more by
-// that than what they take together.
-constexpr int kSeveralLayers = 3;
-constexpr double kSlowerLayers = 1.25;
 
 // Runs of layers that differ by one at most.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
@@ -176,11 +173,11 @@ Outcome megatron(const Request& request) {
     for (const int64_t count : counts) {
       std::vector<PlanCandidate> some;
       for (const int degree : degrees) some.push_back(grid(count, degree));
-      if (request.faster_than && layers / stages >= kSeveralLayers) {
+      if (request.faster_than) {
         candidates.trials().drop_slower(
             some,
-            Nanoseconds{static_cast<int64_t>(static_cast<double>(request.faster_than->value) *
-                                             kSlowerLayers)});
+            Nanoseconds{
+                static_cast<int64_t>(static_cast<double>(request.faster_than->value) / kOfBound)});
         // What a stage takes for all micro-batches is more with more of them.
         std::erase_if(degrees, [&](int degree) {
           return std::ranges::find(some, grid(count, degree)) == some.end();
