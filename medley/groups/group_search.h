@@ -25,7 +25,8 @@
 
 namespace medley {
 
-inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
+inline constexpr size_t kMostPipelines = 8;
+inline constexpr size_t kMostDivisions = 12;  // that are compared with the links that they have
 
 struct GroupRequest {
   int layers = 0;
@@ -43,10 +44,9 @@ struct GroupRequest {
   std::function<bool()> is_over{};           // asked now and then; null: never
 };
 
-// Devices: with more, a search for chains takes a tenth of a second and more, so that fewer amounts
-// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of
-// many.
-inline constexpr int kMostInDetail = 64;
+// Devices: with more, what pipelines sum is not in their chains, and stages of chains on larger
+// amounts are on whole nodes.
+inline constexpr int kMostInDetail = 32;
 
 class GroupSearch {
  public:
@@ -73,8 +73,6 @@ class GroupSearch {
   bool enough();
   // So few devices that chains are searched with what pipelines sum, and bounds are close.
   bool is_small() const;
-  // So many that few amounts of them are searched.
-  bool is_large() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
   // The best first, where each stage sums over the links to those that have the same layers.
