@@ -174,20 +174,6 @@ void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
         return;
 }
 
-// Of pipelines that are alike the first is looked at.
-void make_more_room(CandidateTrials& trials, PlanCandidate& candidate) {
-  for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
-    if (!is_first_alike(candidate.pipelines, p)) continue;
-    const std::optional<WholeStages> plans = trials.wholes(candidate);
-    if (!plans) return;
-    const std::vector<int> wanted = ideal_in_flight(schedule_request((*plans)[p]));
-    for (size_t s = 0; s < wanted.size(); ++s)
-      if ((*plans)[p].stages[s].room < wanted[s])
-        if (auto other = with_less_memory(trials, candidate, p, s, {}, true))
-          candidate = std::move(*other);
-  }
-}
-
 bool fit(CandidateTrials& trials,
          PlanCandidate& candidate,
          std::optional<CandidateTrial>& trial,

@@ -26,10 +26,7 @@ namespace {
 
 constexpr size_t kMostAmounts = 100;  // of units, for each of which chains are searched
 constexpr double kGap = 0.01;      // of a chain
-// Divisions whose stages get room for what their schedules want, where devices are many; and that
-// are simulated.
-constexpr size_t kMoreRoom = 3;
-constexpr int kMostPriced = 4;
+constexpr int kMostPriced = 4;     // divisions that are simulated
 constexpr size_t kSteps = 3 + kMostPriced;
 
 // Whole numbers that divide one, ascending.
@@ -175,9 +172,6 @@ class AutoHet {
     std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
     candidates_.trials().solve(all);
     for (PlanCandidate& each : all) make_room(candidates_.trials(), each);
-    const size_t more = search_.is_small() ? 0 : kMoreRoom;
-    for (size_t i = 0; i < std::min(all.size(), more); ++i)
-      make_more_room(candidates_.trials(), all[i]);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
     candidates_.choose(kMostPriced, [&](int candidate) {
