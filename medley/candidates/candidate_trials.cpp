@@ -10,13 +10,10 @@
 #include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
-
-constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
-// As many, and more, are not; of several pipelines, which take longer.
-constexpr int64_t kManyTimes = 4, kManyTimesOfSeveral = 2;
 
 // How long pipelines still sum gradients of layers once they are done, roughly: a stage sends and
 // receives, of its layers, two parts in as many as there are pipelines to and from each other one,

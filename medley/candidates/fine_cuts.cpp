@@ -7,13 +7,12 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
-// Cuts move by a layer at most.
-constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
-constexpr size_t kClimbers = 2;  // plans that are moved on from, the fastest by the timer
+constexpr LayerOptions kFine{.per_block = kLayersOfChains.per_block, .parts = kCutParts};
 
 template <typename Quantity>
 void scale(Quantity& quantity, double factor) {
@@ -177,7 +176,7 @@ Moved moved(const Start& start, const Parts& parts) {
       std::vector<PipelineCandidate> all;
       for (size_t first = 1; first < now.stages.size(); ++first)
         for (size_t last = first; last < now.stages.size(); ++last)
-          for (int by = -kParts.parts; by <= kParts.parts; ++by)
+          for (int by = -kCutParts; by <= kCutParts; ++by)
             if (auto one = by ? shifted(now, first, last, by) : std::nullopt)
               all.push_back(std::move(*one));
       std::vector<Nanoseconds> times(all.size(), kLongest);
@@ -207,7 +206,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
     return std::nullopt;
   Request faster = request;
   faster.faster_than = candidates.best_step();
-  const std::shared_ptr<StageSynthesis> synthesis = stages_of(request, kParts);
+  const std::shared_ptr<StageSynthesis> synthesis = stages_of(request, kFine);
   CandidateSet finer(faster, pools, *synthesis);
   const Parts parts(candidates.trials(), finer.trials());
   std::vector<Start> starts;

@@ -11,11 +11,10 @@
 #include "medley/memory/memory.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/spmd_problem.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
-
-constexpr int kMostRepairs = 8;  // of a plan that does not fit
 
 struct Shortage {
   size_t pipeline = 0, stage = 0;

@@ -6,6 +6,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/candidates/alike_nodes.h"
+#include "medley/synthesis/tuning.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {

@@ -24,9 +24,6 @@ struct DevicePool {
   std::map<int, double> speeds{};
 };
 
-// The time of a search over chains doubles with each pool.
-inline constexpr size_t kManyPools = 8;
-
 // In the order of the cluster. Nodes of which the request uses another number of devices are a pool
 // of their own. Of more than kManyPools those are joined whose nodes differ in nothing but their
 // names; if these are more still, all of one kind with as many devices in a node, whatever their

@@ -19,15 +19,13 @@
 #include "medley/lower/lower.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/tuning.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
 
-constexpr size_t kMostAmounts = 100;  // of units, for each of which chains are searched
-constexpr double kGap = 0.01;      // of a chain
-constexpr int kMostPriced = 4;     // divisions that are simulated
-constexpr size_t kSteps = 3 + kMostPriced;
+constexpr size_t kSteps = 3 + kMostSimulated;
 
 // Whole numbers that divide one, ascending.
 std::vector<int> divisors(int number) {
@@ -117,7 +115,7 @@ GroupRequest group_request(const Request& request,
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
-  groups.gap = kGap;
+  groups.gap = kGapOfChains;
   groups.slower = kSumsOff / 100.0;
   groups.faster_than = request.faster_than;
   groups.within = request.within;
@@ -174,7 +172,7 @@ class AutoHet {
     for (PlanCandidate& each : all) make_room(candidates_.trials(), each);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
-    candidates_.choose(kMostPriced, [&](int candidate) {
+    candidates_.choose(kMostSimulated, [&](int candidate) {
       report(request_, "autohet: simulating", at(4 + candidate), kSteps);
     });
     candidates_.join_axes();

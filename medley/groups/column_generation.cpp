@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "medley/base/parallel.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
-constexpr double kPeriodStep = 1.4;  // between periods for which chains are searched
 // Of the rows of a step, what all devices may be worth less where a step is excluded: more than all
 // that is lost where prices become whole numbers.
 constexpr double kSafety = 1e-6;

@@ -9,13 +9,10 @@
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
 #include "medley/schedule/period.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
-
-constexpr int64_t kMostSearches = 1000;  // of chains, for new pipelines, and for a bound
-constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
-constexpr int kOfEachAmount = 2;  // chains, for a number of micro-batches
 
 // So many at its period: those that it was found for, if with more of them a stage would have more
 // in flight than it has room for.

@@ -25,9 +25,6 @@
 
 namespace medley {
 
-inline constexpr size_t kMostPipelines = 8;
-inline constexpr size_t kMostDivisions = 12;  // that are compared with the links that they have
-
 struct GroupRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
@@ -43,10 +40,6 @@ struct GroupRequest {
   std::optional<double> within{};            // a step shown to be as close to the best will do
   std::function<bool()> is_over{};           // asked now and then; null: never
 };
-
-// Devices: with more, what pipelines sum is not in their chains, and stages of chains on larger
-// amounts are on whole nodes.
-inline constexpr int kMostInDetail = 32;
 
 class GroupSearch {
  public:

@@ -8,6 +8,7 @@
 #include "medley/lower/complete.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/fit.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {

@@ -12,16 +12,13 @@
 #include "medley/base/at.h"
 #include "medley/candidates/candidates.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/tuning.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
 
 constexpr LayerOptions kWholeBlocks{.per_block = 1};
-constexpr int kMostPriced = 4;  // grids that are lowered and simulated
-// Of what the flops of a stage's layers take by themselves, since ops differ in what they reach, and
-// of what its layers take one by one, which may be more than what they take together.
-constexpr double kOfBound = 0.9;
 
 // Runs of layers that differ by one at most.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
@@ -192,8 +189,11 @@ Outcome megatron(const Request& request) {
         "no grid of equal stages has room for its parameters, their gradients and optimizer state: "
         "a device lacks {} of it at least",
         to_string(Bytes{static_cast<int64_t>(*least_lacking)}))};
-  candidates.choose(kMostPriced, [&](int candidate) {
-    report(request, "megatron: simulating", at(std::min(candidate + 1, kMostPriced)), kMostPriced);
+  candidates.choose(kMostSimulated, [&](int candidate) {
+    report(request,
+           "megatron: simulating",
+           at(std::min(candidate + 1, kMostSimulated)),
+           kMostSimulated);
   });
   return candidates.best();
 }

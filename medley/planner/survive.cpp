@@ -6,19 +6,19 @@
 #include <map>
 
 #include "medley/elastic/second_homes.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
 constexpr int64_t kLeastSteps = 2;
-constexpr int64_t kShare = 50;  // of the time: 2 %
 constexpr Nanoseconds kNever{int64_t{1} << 60};
 
 }  // namespace
 
 int64_t steps_between_copies(Nanoseconds copies, Nanoseconds step) {
   if (step.value <= 0) return kLeastSteps;
-  return std::max(kLeastSteps, (kShare * copies.value + step.value - 1) / step.value);
+  return std::max(kLeastSteps, (kShareOfCopies * copies.value + step.value - 1) / step.value);
 }
 
 Nanoseconds Survival::costs() const {

@@ -10,13 +10,12 @@
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/node_levels.h"
 #include "medley/synthesis/ratio_problem.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
 constexpr int64_t kAtOnce = 2;
-// What devices wait for inside of micro-batches, as a share of the step, to be worth a look.
-constexpr double kWorthTrying = 0.02;
 
 struct Priced {
   Plan plan;
@@ -96,7 +95,7 @@ class AtOnce {
   // Ports count for more where devices compute while they carry: the same for every node, then.
   void spread_over_nodes() {
     if (uneven_ports(simulate(best_.program, *request_.costs), request_.costs->topology()) <
-        kWorthLevels)
+        kWorthTrying)
       return;
     const std::vector<int>& devices = best_.program.stages[0].devices;
     const std::vector<double> speeds = speeds_of(request_, devices);

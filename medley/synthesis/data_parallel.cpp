@@ -9,6 +9,7 @@
 #include "medley/solve/balance.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/mesh_layouts.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 

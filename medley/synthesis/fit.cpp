@@ -12,6 +12,7 @@
 #include "medley/base/units.h"
 #include "medley/sharding/parts.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {

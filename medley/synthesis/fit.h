@@ -24,8 +24,6 @@ struct Misfit {
   double bytes() const;  // that all of them shortage
 };
 
-// Of micro-batches: more are tried only where parameters and inputs leave room for them.
-inline constexpr int64_t kManyMicrobatches = 1024;
 // Nobody runs a step of more, and looking at one takes time and memory for each.
 inline constexpr int64_t kMostMicrobatches = int64_t{1} << 14;
 

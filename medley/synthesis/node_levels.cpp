@@ -6,15 +6,9 @@
 
 #include "medley/base/at.h"
 #include "medley/synthesis/spmd_axis.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
-namespace {
-
-// Between shares by speed and as much for every node.
-constexpr double kNodeLevels[] = {0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1};
-
-}  // namespace
-
 std::vector<double> shares_at_level(const std::vector<double>& speeds,
                                     const std::vector<std::vector<int>>& nodes,
                                     double level) {

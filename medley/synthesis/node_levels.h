@@ -31,9 +31,6 @@ std::vector<std::vector<double>> shares_of_levels(const Cluster& cluster,
                                                   const std::vector<int>& devices,
                                                   const std::vector<double>& speeds);
 
-// What may be gained by levels, as a share of a step, for them to be tried.
-inline constexpr double kWorthLevels = 0.05;
-
 // For how much of the step, but for what some device computes, the busiest link is busier than the
 // links of its network are on average: at most so much can be gained by other shares of nodes, in
 // [0, 1].

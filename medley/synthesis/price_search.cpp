@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "medley/synthesis/spmd_problem.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 

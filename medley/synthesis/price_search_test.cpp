@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "medley/synthesis/spmd_problem.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {

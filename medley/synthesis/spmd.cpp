@@ -23,11 +23,10 @@
 #include "medley/synthesis/shorten.h"
 #include "medley/synthesis/spmd_decide.h"
 #include "medley/synthesis/spmd_starts.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
-
-constexpr int64_t kFewMicrobatches = 64;
 
 // What a search is about.
 struct SearchPoint {
@@ -136,7 +135,7 @@ class Synthesis {
     report(request_, request_.strategy + ": what holds least", all.size(), all.size());
     for (const SpmdStart& start : all) {
       const int64_t most = std::ranges::max(start.rows);
-      if (may_double(kFewMicrobatches) && most > kFewMicrobatches) return true;
+      if (may_double(kManyMicrobatches) && most > kManyMicrobatches) return true;
       SpmdOptions options;
       options.microbatches = first_count();
       options.byte_price = kMostBytePrice;
@@ -275,7 +274,7 @@ class Synthesis {
     const std::vector<std::vector<double>> levels =
         shares_of_levels(request_.cluster, starts_.layouts()[0].devices, starts_.speeds(0));
     if (levels.empty() || uneven_ports(simulate(found_.best->program, *request_.costs),
-                                       request_.costs->topology()) < kWorthLevels)
+                                       request_.costs->topology()) < kWorthTrying)
       return;
     const Nanoseconds before = found_.best->step;
     Plan plan = found_.best->plan;
@@ -516,8 +515,7 @@ class Synthesis {
       options.byte_price = price;
       std::optional<SpmdCandidate> found = decide(known, division, options);
       AtPrice at_price{.fits = found && found->fits(), .slow = false};
-      at_price.slow =
-          found && !at_price.fits && cannot_win(known, found->step);
+      at_price.slow = found && !at_price.fits && cannot_win(known, found->step);
       if (found) keep(known, std::move(*found));
       return at_price;
     });

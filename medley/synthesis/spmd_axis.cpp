@@ -9,15 +9,13 @@
 #include "medley/base/error.h"
 #include "medley/lower/complete.h"
 #include "medley/network/estimate.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
 // Up to so many devices an all-to-all is priced with the lengths of every pair.
 constexpr size_t kExactDevices = 64;
-
-// At which groups that share links are compared with one that has them to itself.
-constexpr double kLongBytes = 1 << 25;
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "medley/base/parallel.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/shorten.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 

@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "medley/synthesis/tuning.h"
+
 namespace medley {
-namespace {
-
-// Values smaller than this are converted for each reader: sharing them is not worth a variable.
-constexpr double kShareBytes = 4096;
-
-// A value of the batch alone with more readers than this is not tied to them, and an op of small
-// values with more operands has no variable.
-constexpr size_t kMostNeighbours = 8;
-
-}  // namespace
-
 SpmdProblem::SpmdProblem(const Prepared& prepared,
                          OpCatalogue& catalogue,
                          const SpmdOptions& options)

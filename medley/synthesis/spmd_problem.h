@@ -55,11 +55,6 @@ struct SpmdOptions {
   bool operator==(const SpmdOptions&) const = default;
 };
 
-// What a search tries of them: of `overlapped_count`, and of `byte_price` where memory is short.
-inline constexpr std::array kOverlappedCounts{1.0, 0.3};
-inline constexpr double kMostBytePrice = 1e3, kLeastBytePrice = 1 / kMostBytePrice;
-inline constexpr double kBytePriceStep = 16;
-
 // What is not proved within a few rounds of dual ascent is used as it is. No clock ends a search: a
 // loaded machine would find another plan.
 inline PbqpOptions search_options() {
