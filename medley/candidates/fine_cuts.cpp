@@ -175,16 +175,18 @@ Moved moved(const Start& start, const Parts& parts) {
       const PipelineCandidate now = best.candidate.pipelines[p];
       std::vector<PipelineCandidate> all;
       for (size_t first = 1; first < now.stages.size(); ++first)
-        for (size_t last = first; last < now.stages.size(); ++last)
+        for (size_t last = first; last < std::min(now.stages.size(), first + 2); ++last)
           for (int by = -kCutParts; by <= kCutParts; ++by)
             if (auto one = by ? shifted(now, first, last, by) : std::nullopt)
               all.push_back(std::move(*one));
       std::vector<Nanoseconds> times(all.size(), kLongest);
       for_each_in_parallel(all.size(), [&](size_t i) {
+        const PipelinePlan plan = cuts.as(all[i]);
+        if (takes_at_least(plan) >= best.time ||
+            std::ranges::min(plan.stages, {}, &PipelineStage::room).room == 0)
+          return;
         const auto [candidate, plans] = with(all[i]);
-        if (takes_at_least(plans[p]) < best.time &&
-            std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
-          times[i] = parts.parts.time_of(candidate, plans, 0);
+        times[i] = parts.parts.time_of(candidate, plans, 0);
       });
       const auto least = std::ranges::min_element(times);
       if (least == times.end() || *least >= best.time) break;
@@ -234,7 +236,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
       starts.push_back({all[i], *finer.trials().wholes(all[i]), *times[i]});
     }
   }
-  finer.choose(static_cast<int>(kClimbers));
+  finer.choose(static_cast<int>(kClimbers / 2));
   const Outcome found = finer.best();
   const auto* plan = std::get_if<Plan>(&found);
   if (!plan || finer.best_step() >= candidates.best_step()) return std::nullopt;
