@@ -25,6 +25,19 @@ struct Chains::Tables {
       priced.devices[at(stage.range.pool)] += stage.range.devices;
     return priced;
   }
+
+  // A search that counts no devices does not know where stages behind share a port: how much longer
+  // round trips are.
+  int64_t unknown_trips(const PipelinePlan& plan) const {
+    int64_t longer = 0;
+    if (use != DeviceUse::kAny) return longer;
+    for (size_t i = 0; i < plan.boundaries.size(); ++i) {
+      const StageRange &from = plan.stages[i].range, &to = plan.stages[i + 1].range;
+      longer += plan.boundaries[i].round_trip().value -
+                table.crossing(from.pool, to.pool, from.end)->round_trip;
+    }
+    return longer;
+  }
 };
 
 Chains::Chains(const PipelineRequest& request) {
@@ -58,9 +71,11 @@ std::optional<PricedChain> Chains::at_period(Nanoseconds period,
       {.use = tables_->use, .prices = &prices, .below = below, .longest = period.value});
   std::optional<PricedChain> found = tables_->found(chain);
   if (!found) return found;
-  int64_t paid = 0;
-  for (size_t pool = 0; pool < prices.size(); ++pool) paid += prices[pool] * found->devices[pool];
-  settle(found->plan, period.value, cost_of(chain) - paid);
+  int64_t cost = cost_of(chain) + tables_->unknown_trips(found->plan);
+  for (size_t pool = 0; pool < prices.size(); ++pool) cost -= prices[pool] * found->devices[pool];
+  int64_t longest = period.value;
+  while (!fits_at(found->plan, longest)) longest *= 2;
+  settle(found->plan, longest, cost);
   return found;
 }
 

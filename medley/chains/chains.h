@@ -45,7 +45,8 @@ class Chains {
 
   // Of all chains for the period the one whose devices, at prices in nanoseconds, and time for one
   // micro-batch cost least, if that is below `below`. Its plan has the shortest period that it can
-  // have, at most this one. Threads may search at once.
+  // have: at most this one, unless devices are not counted and it comes back to a pool of one port.
+  // Threads may search at once.
   std::optional<PricedChain> at_period(Nanoseconds period,
                                        const Prices& prices,
                                        int64_t below) const;

@@ -519,5 +519,39 @@ TEST(PipelinePlanner, BoundsAStepAsCloselyAsIsEnough) {
   EXPECT_GT(checked, 30);
 }
 
+// Devices that have prices are not counted: a chain that comes back to a pool may share its port
+// with itself, and then takes longer than the period that it was searched for.
+TEST(Chains, PlansAtPricesFitTheirPeriod) {
+  int comes_back = 0;
+  for (uint64_t seed = 0; seed < seeds_of(1000); ++seed) {
+    SCOPED_TRACE(seed);
+    Example example = random_example(seed);
+    example.request.microbatches[0].options = lookup(example.options);
+    example.request.use = DeviceUse::kAny;
+    const Chains chains(example.request);
+    const Chains::Prices nothing(example.request.pools.size(), 0);
+    for (int64_t period = chains.longest_period().value; period >= 1; period = period * 2 / 3) {
+      const auto found = chains.at_period({period}, nothing, int64_t{1} << 40);
+      if (!found) break;
+      const PipelinePlan& plan = found->plan;
+      const ScheduleRequest schedule = schedule_request(plan);
+      const std::vector<int> counts = counts_for_period(plan.period, schedule.times);
+      Nanoseconds way = after_schedule(plan);
+      for (size_t s = 0; s < plan.stages.size(); ++s) {
+        EXPECT_LE(std::min(counts[s], plan.microbatches), plan.stages[s].room);
+        way += plan.stages[s].option.forward + plan.stages[s].option.backward -
+               plan.stages[s].option.weights * int64_t{2};
+        if (s == plan.boundaries.size()) continue;
+        const BoundaryTimes& boundary = plan.boundaries[s];
+        EXPECT_LE(std::max(boundary.forward, boundary.backward), plan.period);
+        way += boundary.round_trip();
+      }
+      EXPECT_GE(plan.predicted, way + plan.period * int64_t{plan.microbatches - 1});
+      comes_back += plan.period > Nanoseconds{period};
+    }
+  }
+  EXPECT_GT(comes_back, 0);
+}
+
 }  // namespace
 }  // namespace medley
