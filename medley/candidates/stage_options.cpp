@@ -550,41 +550,25 @@ std::vector<int64_t> microbatch_counts(const Request& request, int pipelines) {
   return counts;
 }
 
-std::optional<Nanoseconds> step_on_pool(const Request& request,
-                                        const std::vector<int>& devices,
+std::optional<Nanoseconds> step_on_mesh(const Request& request,
+                                        const StageMesh& mesh,
+                                        const std::vector<int64_t>& counts,
+                                        Bytes room,
                                         Nanoseconds below,
                                         StageSynthesis& stages) {
   const auto layers = static_cast<int>(stages.layers().layers.size());
-  const StageMesh mesh{devices};
-  const double room = request.cluster.kind(devices[0]).memory_bytes * kSumsOff / 100;
   std::optional<Nanoseconds> least;
-  for (const int64_t count : microbatch_counts(request)) {
+  for (const int64_t count : counts) {
     const int64_t rows = (request.global_batch + count - 1) / count;
     const StageConfig config{rows, count, 0, StageStyle::kBest};
     const Nanoseconds longest{below.value / count};
     stages.solve_layers({{mesh, config}}, longest);
     for (const StageOption& option :
          stages.options(0, layers, stages.offers(mesh, config), longest)) {
-      const Bytes needed = option.persistent + option.saved + option.transient;
       const Nanoseconds step = (option.forward + option.backward) * count + option.update;
-      if (static_cast<double>(needed.value) <= room && step < below)
+      if (option.persistent + option.saved + option.transient <= room && step < below)
         least = std::min(least.value_or(step), step);
     }
-  }
-  return least;
-}
-
-std::optional<Nanoseconds> step_on_mesh(const Request& request,
-                                        const StageMesh& mesh,
-                                        StageSynthesis& stages) {
-  const int64_t count = microbatch_counts(request).front();
-  const StageConfig config{(request.global_batch + count - 1) / count, count};
-  const auto layers = static_cast<int>(stages.layers().layers.size());
-  stages.solve_layers({{mesh, config}}, {});
-  std::optional<Nanoseconds> least;
-  for (const StageOption& option : stages.options(0, layers, stages.offers(mesh, config), {})) {
-    const Nanoseconds step = (option.forward + option.backward) * count + option.update;
-    least = std::min(least.value_or(step), step);
   }
   return least;
 }

@@ -221,20 +221,15 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOpt
 // which meshes divide evenly, but no more than for so many pipelines are many.
 std::vector<int64_t> microbatch_counts(const Request& request, int pipelines = 1);
 
-// Returns the shortest step of the whole model as one stage on these devices, by sums over layers,
-// if it takes less than `below` and has room, or nearly, for a micro-batch in flight: whether a
-// closer search (synthesis/spmd.h) can be of use. Requires: the devices are alike; `stages` has the
-// same graph and cluster.
-std::optional<Nanoseconds> step_on_pool(const Request& request,
-                                        const std::vector<int>& devices,
-                                        Nanoseconds below,
-                                        StageSynthesis& stages);
-
-// Returns the step of the whole model as one stage on these devices with as few micro-batches as
-// may be, by sums over layers, room not counted. Nothing if a layer has no solution. Requires:
-// `stages` has the same graph and cluster.
+// Returns the shortest step of the whole model as one stage on a mesh with so many micro-batches,
+// by sums over layers, if it takes less than `below` and needs no more room for one in flight:
+// whether a closer search (synthesis/spmd.h) can be of use. Requires: `stages` has the same graph
+// and cluster.
 std::optional<Nanoseconds> step_on_mesh(const Request& request,
                                         const StageMesh& mesh,
+                                        const std::vector<int64_t>& counts,
+                                        Bytes room,
+                                        Nanoseconds below,
                                         StageSynthesis& stages);
 
 }  // namespace medley

@@ -73,9 +73,7 @@ std::optional<PricedChain> Chains::at_period(Nanoseconds period,
   if (!found) return found;
   int64_t cost = cost_of(chain) + tables_->unknown_trips(found->plan);
   for (size_t pool = 0; pool < prices.size(); ++pool) cost -= prices[pool] * found->devices[pool];
-  int64_t longest = period.value;
-  while (!fits_at(found->plan, longest)) longest *= 2;
-  settle(found->plan, longest, cost);
+  settle(found->plan, period.value, cost);
   return found;
 }
 

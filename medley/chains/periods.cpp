@@ -74,6 +74,7 @@ std::optional<Interval> Periods::take(const Chain& chain, Interval interval) {
   if (chain.stages.empty()) return std::nullopt;
   PipelinePlan plan = plan_of(table_, choice_, chain);
   settle(plan, interval.high, cost_of(chain));
+  MEDLEY_CHECK(plan.period.value <= interval.high);
   interval.high = plan.period.value - 1;
   interval.cost = chain.cost;
   add(std::move(plan));

@@ -82,37 +82,24 @@ std::vector<int> counts_at(const ScheduleRequest& request, Nanoseconds period) {
   return counts;
 }
 
-namespace {
-
-bool has_room(const PipelinePlan& plan, const ScheduleRequest& request, int64_t period) {
-  const std::vector<int> counts = counts_at(request, {period});
-  for (size_t i = 0; i < counts.size(); ++i)
-    if (counts[i] > plan.stages[i].room) return false;
-  return true;
-}
-
-// No period is shorter, whatever the memory.
-int64_t shortest(const PipelinePlan& plan) {
-  Nanoseconds least{1};
-  for (const PipelineStage& stage : plan.stages)
-    least = std::max(least, stage.option.forward + stage.option.backward);
-  for (const BoundaryTimes& b : plan.boundaries) least = std::max({least, b.forward, b.backward});
-  return least.value;
-}
-
-}  // namespace
-
-bool fits_at(const PipelinePlan& plan, int64_t period) {
-  return shortest(plan) <= period && has_room(plan, schedule_request(plan), period);
-}
-
 void settle(PipelinePlan& plan, int64_t period, int64_t cost) {
   const ScheduleRequest request = schedule_request(plan);
-  int64_t low = shortest(plan);
-  MEDLEY_CHECK(low <= period && has_room(plan, request, period));
+  const auto fits = [&](int64_t p) {
+    const std::vector<int> counts = counts_at(request, {p});
+    for (size_t i = 0; i < counts.size(); ++i)
+      if (counts[i] > plan.stages[i].room) return false;
+    return true;
+  };
+  int64_t low = 1;
+  for (const StageTimes& s : request.times.sizes[0].stages)
+    low = std::max(low, (s.forward + s.backward).value);
+  for (const BoundaryTimes& b : plan.boundaries)
+    low = std::max({low, b.forward.value, b.backward.value});
+  period = std::max(low, period);
+  while (!fits(period)) period *= 2;
   for (int64_t high = period; low < high;) {
     const int64_t middle = low + (high - low) / 2;
-    if (has_room(plan, request, middle))
+    if (fits(middle))
       high = middle;
     else
       low = middle + 1;

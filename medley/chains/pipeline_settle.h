@@ -20,11 +20,8 @@ int64_t cost_of(const Chain& chain);
 // The fewest micro-batches in flight on each stage whose period is that, at most all.
 std::vector<int> counts_at(const ScheduleRequest& request, Nanoseconds period);
 
-// Whether no stage and no message takes longer than the period, and memory has room.
-bool fits_at(const PipelinePlan& plan, int64_t period);
-
-// Finds the shortest period for which the plan fits, at most `period`, and fills in the rest.
-// Requires: it fits for `period`, and its chain costs `cost`.
+// Finds the shortest period for which the plan fits, at most `period` if it fits for that, and
+// fills in the rest. Requires: its chain costs `cost`.
 void settle(PipelinePlan& plan, int64_t period, int64_t cost);
 
 }  // namespace medley::pipeline

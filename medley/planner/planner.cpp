@@ -169,21 +169,32 @@ class Auto {
   // the layers that chains are made of: these cost far less than a search for the mesh. Nothing is
   // known where there were no chains.
   bool is_slow(const DevicePool& pool) const {
-    const auto chains = stages_.find(kLayersOfChains.per_block);
-    if (!pool.alike || chains == stages_.end()) return false;
-    const Nanoseconds below{best_time_.value * kSumsOff / 100};
-    return !step_on_pool(request_, pool.devices, below, *chains->second);
+    const double room =
+        request_.cluster.kind(pool.devices[0]).memory_bytes * static_cast<double>(kSumsOff) / 100;
+    return pool.alike && is_slow({pool.devices},
+                                 microbatch_counts(request_),
+                                 Bytes{static_cast<int64_t>(room)},
+                                 best_time_);
   }
 
-  // Whether a mesh of all devices takes longer than the best plan known: by sums over layers, half
-  // of which messages and compute overlap at most.
+  // The same of a mesh of all devices, whatever its room: messages and compute overlap by half of
+  // the sums at most.
   bool is_slow_mesh() const {
-    const auto chains = stages_.find(kLayersOfChains.per_block);
-    if (chains == stages_.end()) return false;
     const std::vector<int> devices = devices_of(request_);
-    const StageMesh mesh{devices, speeds_of(request_, devices)};
-    const auto step = step_on_mesh(request_, mesh, *chains->second);
-    return step && *step >= best_time_ * 2 * kSumsOff / 100;
+    return is_slow({devices, speeds_of(request_, devices)},
+                   {microbatch_counts(request_).front()},
+                   Bytes{std::numeric_limits<int64_t>::max()},
+                   best_time_ * int64_t{2});
+  }
+
+  bool is_slow(const StageMesh& mesh,
+               const std::vector<int64_t>& counts,
+               Bytes room,
+               Nanoseconds known) const {
+    const auto chains = stages_.find(kLayersOfChains.per_block);
+    const Nanoseconds below{known.value * kSumsOff / 100};
+    return chains != stages_.end() &&
+           !step_on_mesh(request_, mesh, counts, room, below, *chains->second);
   }
 
   // What the first ones answered in haste they are asked again.
