@@ -39,7 +39,7 @@ BUDGETS = {
     "medley/chains": 2_743,  # with devices counted, and priced
     "medley/candidates": 2_887,  # ports; cuts between parts of layers
     "medley/measured_layers": 1_725,
-    "medley/planner": 1_287,  # a table, and which pipelines are worth a look
+    "medley/planner": 1_233,  # a table, and which pipelines are worth a look
     "medley/trace": 210,
     "medley/runtime": 3_500,
     "medley/emulation": 1_300,
@@ -70,7 +70,7 @@ BUDGETS = {
 }
 # Rooms above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_579  # all other rooms of medley/: raised for a new ability, not for a second answer
+CORE = 75_525  # all other rooms of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -19,14 +18,9 @@
 namespace medley {
 namespace {
 
-constexpr int kOfEachCount = 2;     // chains of a search for a number of micro-batches, and
-constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
-constexpr int kMostPriced = 8;      // of them, lowered and simulated
-constexpr int kMostMoves = 16;
-// Devices: with no more, all candidates are synthesised, and stages may be on two kinds.
-constexpr size_t kFew = 32;
-constexpr size_t kWholesAtOnce = 4;  // candidates whose stages are synthesised, then the next ones
-constexpr double kMoreGain = 0.02;   // of what a candidate gains by that, beyond those before it
+constexpr int kOfEachCount = 2;  // chains of a search for a number of micro-batches, and
+constexpr int kMostPriced = 12;  // of all those that are synthesised as wholes and simulated
+constexpr size_t kFew = 32;      // devices: with no more, stages may be on two kinds
 // Chains are compared by sums over their layers, which are off by more than this.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
 constexpr double kRoughGap = 0.1;  // of those that only say what need not be looked at
@@ -79,20 +73,15 @@ class Harp {
       fastest_ = std::ranges::min_element(plans_, {}, &PipelinePlan::predicted)->predicted;
     }
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
-    plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
-    std::erase_if(plans_, [&](const PipelinePlan& plan) {
-      return plan.predicted.value > fastest_->value * kSumsOff / 100;
-    });
+    plans_.resize(std::min<size_t>(plans_.size(), at(kMostPriced)));
     std::vector<PlanCandidate> all;
-    std::erase_if(plans_, [&](const PipelinePlan& plan) {
-      PlanCandidate candidate = candidate_of(plan);
-      const bool loses = cannot_win(places_, candidate);
-      if (!loses) all.push_back(std::move(candidate));
-      return loses;
-    });
+    for (const PipelinePlan& plan : plans_)
+      if (plan.predicted.value <= fastest_->value * kSumsOff / 100)
+        all.push_back(candidate_of(plan));
+    std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
     if (all.empty()) return none_is_faster();
     report(request_, "harp: stages as wholes", 2, kSteps);
-    add_wholes(all);
+    candidates_.add(all);
     move_cuts();
     candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", at(3 + candidate), kSteps);
@@ -301,49 +290,6 @@ class Harp {
     return options;
   }
 
-  // On many devices the best of each number of micro-batches first, then others that may gain as
-  // much as any of the same number when their stages are synthesised as wholes, and a little more.
-  void add_wholes(const std::vector<PlanCandidate>& all) {
-    if (devices_of(request_).size() <= kFew) {
-      candidates_.add(all);
-      return;
-    }
-    std::map<int, double> gains;  // [microbatches]
-    std::vector<size_t> left(all.size());
-    for (size_t i = 0; i < left.size(); ++i) left[i] = i;
-    while (!left.empty()) {
-      std::vector<size_t> some, later;
-      std::set<int> firsts;
-      for (const size_t i : left) {
-        const int count = plans_[i].microbatches;
-        if (gains.try_emplace(count, 1).second) {
-          firsts.insert(count);
-          some.push_back(i);
-        } else if (firsts.contains(count) || some.size() >= kWholesAtOnce) {
-          later.push_back(i);
-        } else if (may_win(plans_[i].predicted, gains.at(count) - kMoreGain)) {
-          some.push_back(i);
-        }
-      }
-      std::vector<PlanCandidate> wholes;
-      for (const size_t i : some) wholes.push_back(all[i]);
-      const std::vector<std::optional<Nanoseconds>> times = candidates_.add(wholes);
-      for (size_t i = 0; i < some.size(); ++i) {
-        const PipelinePlan& plan = plans_[some[i]];
-        double& gain = gains.at(plan.microbatches);
-        if (times[i]) gain = std::min(gain, *times[i] / plan.predicted);
-      }
-      left = std::move(later);
-    }
-  }
-
-  // Whether it takes less than the fastest by the timer if it takes such a share of what is
-  // predicted.
-  bool may_win(Nanoseconds predicted, double share) const {
-    const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
-    return timed.empty() || predicted / timed.front().time * share <= 1;
-  }
-
   // What no chain of those searches takes less than: the fastest are looked at first, since they
   // are enough for the others.
   void find_bound() {
@@ -372,7 +318,7 @@ class Harp {
   // while the timer sees a gain.
   void move_cuts() {
     const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
-    for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
+    while (!timed.empty()) {
       const Nanoseconds before = timed.front().time;
       const PipelineCandidate from = timed.front().candidate.pipelines.front();
       const size_t slowest = candidates_.trials().slowest_stage(from);
