@@ -188,6 +188,43 @@ TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
   }
 }
 
+// A stage that has room for two micro-batches holds up the next one, which is far: with what it
+// keeps computed again it has room for more. Pipelines that are alike stay so.
+TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
+  cluster.networks[1].latency = 20e-3;
+  const StageConfig config{512, 16, 0, StageStyle::kBest};
+  const std::vector<StageRange> stages{{0, 2, 0, 1}, {2, 5, 0, 1}};
+  const PipelineCandidate one{16, stages, {config, config}, 8192};
+  PlanCandidate candidate{{one, one}, Together::kSameLayers};
+  for (const bool is_tight : {false, true}) {
+    const CostModel costs(cluster);
+    const GraphAnalysis analysis = analyse(graph, {});
+    const Request request = asked(costs, analysis, 16384);
+    const std::vector<DevicePool> pools = pools_of(request);
+    StageSynthesis synthesis(request, {.per_block = 2});
+    CandidateSet candidates(request, pools, synthesis);
+    CandidateTrials& trials = candidates.trials();
+    const auto time = [&] { return trials.time_of(candidate, *trials.wholes(candidate)); };
+    const PlanCandidate before = candidate;
+    ASSERT_TRUE(trials.wholes(candidate));
+    const Nanoseconds first = time();
+    make_more_room(trials, candidate);
+    EXPECT_EQ(candidate.pipelines[0], candidate.pipelines[1]);
+    EXPECT_EQ(candidate != before, is_tight);
+    if (is_tight) {
+      EXPECT_LT(time(), first);
+    }
+    const auto needed = [&](int stage, int in_flight) {
+      const StageRange& range = stages[at(stage)];
+      const StageOption& option = synthesis.whole({range.begin, range.end, {{0}}, config})->option;
+      return option.persistent + option.transient + option.saved * in_flight;
+    };
+    const Bytes least = std::max(needed(0, 2), needed(1, 1));
+    cluster.pools[0].kind.memory_bytes = static_cast<double>(
+        (least + held_while_summed(candidates.places().gradients, stages[1])).value);
+  }
+}
+
 // What is computed again for the gradient of a weight is not kept until that may come.
 TEST_F(PlacementTest, StagesThatComputeAgainHaveNoLateWeights) {
   const CostModel costs(cluster);

@@ -11,10 +11,11 @@
 #include "medley/memory/memory.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/spmd_problem.h"
-#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
+
+constexpr int kMostRepairs = 8;  // of a plan that does not fit
 
 struct Shortage {
   size_t pipeline = 0, stage = 0;
@@ -171,6 +172,20 @@ void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
       if ((*plans)[p].stages[s].room < 1 &&
           !make_room(trials, candidate.pipelines[p], s, candidate.pipelines.size() == 1))
         return;
+}
+
+// Of pipelines that are alike the first is looked at.
+void make_more_room(CandidateTrials& trials, PlanCandidate& candidate) {
+  for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
+    if (!is_first_alike(candidate.pipelines, p)) continue;
+    const std::optional<WholeStages> plans = trials.wholes(candidate);
+    if (!plans) return;
+    const std::vector<int> wanted = ideal_in_flight(schedule_request((*plans)[p]));
+    for (size_t s = 0; s < wanted.size(); ++s)
+      if ((*plans)[p].stages[s].room < wanted[s])
+        if (auto other = with_less_memory(trials, candidate, p, s, {}, true))
+          candidate = std::move(*other);
+  }
 }
 
 bool fit(CandidateTrials& trials,

@@ -11,6 +11,10 @@ namespace medley {
 // had: a higher price of memory, or more of it computed again, if that has.
 void make_room(CandidateTrials& trials, PlanCandidate& candidate);
 
+// Where stages as wholes have room for fewer micro-batches than hide transfers, the same if the
+// timer says that it gains.
+void make_more_room(CandidateTrials& trials, PlanCandidate& candidate);
+
 // Computes more again in stages that lack room for as many micro-batches as hide transfers. Returns
 // whether there are any, and it is of use: what computes more takes longer.
 bool recompute_more(CandidateTrials& trials, PlanCandidate& candidate, std::string_view how);

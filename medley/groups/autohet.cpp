@@ -19,13 +19,21 @@
 #include "medley/lower/lower.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/data_parallel.h"
-#include "medley/synthesis/tuning.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
 
-constexpr size_t kSteps = 3 + kMostSimulated;
+// Of units, for each of which chains are searched: of few devices, and of many.
+constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
+constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same part of all pools
+constexpr double kGap = 0.01;      // of a chain
+// That are synthesised; of them, whose stages get room for what their schedules want, where devices
+// are many; and that are simulated.
+constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
+constexpr int kMostPriced = 4;
+constexpr int kMostSplits = 3;  // of their rows
+constexpr size_t kSteps = 3 + kMostPriced;
 
 // Whole numbers that divide one, ascending.
 std::vector<int> divisors(int number) {
@@ -52,7 +60,9 @@ Units units_of(const std::vector<DevicePool>& pools) {
     for (const std::vector<int>& way : ways) product *= at(way.back()) + 1;
     return product;
   };
-  while (amounts() > kMostAmounts) {
+  size_t devices = 0;
+  for (const DevicePool& pool : pools) devices += pool.devices.size();
+  while (amounts() > (devices > at(kMostInDetail) ? kFewAmounts : kMostAmounts)) {
     const auto most =
         std::ranges::max_element(ways, {}, [](const auto& way) { return way.back(); });
     if (most->size() == 1) break;
@@ -94,9 +104,10 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
       rest /= ways;
     }
   }
-  for (int pipelines = 2; pipelines <= static_cast<int>(kMostPipelines); ++pipelines) {
+  for (int pipelines = 2; pipelines <= static_cast<int>(kMostAlike); ++pipelines) {
     std::optional<Units> part = part_of_all(pools, pipelines);
-    if (part && std::ranges::find(amounts, *part) == amounts.end())
+    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostOfAlike &&
+        std::ranges::find(amounts, *part) == amounts.end())
       amounts.push_back(std::move(*part));
   }
   return amounts;
@@ -115,7 +126,7 @@ GroupRequest group_request(const Request& request,
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
-  groups.gap = kGapOfChains;
+  groups.gap = kGap;
   groups.slower = kSumsOff / 100.0;
   groups.faster_than = request.faster_than;
   groups.within = request.within;
@@ -170,9 +181,12 @@ class AutoHet {
     std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
     candidates_.trials().solve(all);
     for (PlanCandidate& each : all) make_room(candidates_.trials(), each);
+    const size_t more = search_.is_large() ? kMoreRoom : 0;
+    for (size_t i = 0; i < std::min(all.size(), more); ++i)
+      make_more_room(candidates_.trials(), all[i]);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
-    candidates_.choose(kMostSimulated, [&](int candidate) {
+    candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "autohet: simulating", at(4 + candidate), kSteps);
     });
     candidates_.join_axes();
@@ -260,15 +274,22 @@ class AutoHet {
 
   // The same with rows as the timer says when stages are synthesised as wholes.
   PlanCandidate balanced(PlanCandidate candidate) {
-    const std::optional<std::vector<PipelinePlan>> plans = candidates_.trials().wholes(candidate);
-    if (!plans) return candidate;
-    std::vector<Column> columns;
-    for (size_t p = 0; p < plans->size(); ++p)
-      columns.push_back(column_of((*plans)[p], candidate.pipelines[p].configs[0].rows));
-    const RowSplit split = split_rows(columns, request_.global_batch);
-    for (size_t p = 0; p < plans->size(); ++p) {
-      candidate.pipelines[p].microbatches = split.shares[p].microbatches;
-      candidate.pipelines[p].rows = split.shares[p].rows;
+    for (int i = 0; i < kMostSplits; ++i) {
+      const std::optional<std::vector<PipelinePlan>> plans = candidates_.trials().wholes(candidate);
+      if (!plans) return candidate;
+      std::vector<Column> columns;
+      for (size_t p = 0; p < plans->size(); ++p)
+        columns.push_back(column_of((*plans)[p], candidate.pipelines[p].configs[0].rows));
+      const RowSplit split = split_rows(columns, request_.global_batch);
+      bool same = true;
+      for (size_t p = 0; p < plans->size(); ++p) {
+        PipelineCandidate& pipeline = candidate.pipelines[p];
+        const auto& [microbatches, rows] = split.shares[p];
+        same &= pipeline.microbatches == microbatches && pipeline.rows == rows;
+        pipeline.microbatches = microbatches;
+        pipeline.rows = rows;
+      }
+      if (same) break;
     }
     return candidate;
   }

@@ -4,16 +4,20 @@
 #include <optional>
 
 #include "medley/base/parallel.h"
-#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
 
+constexpr double kPeriodStep = 1.4;  // between periods for which chains are searched
+constexpr double kWorthMore = 1e-3;  // of its rows: a column must be worth more by this
 // Of the rows of a step, what all devices may be worth less where a step is excluded: more than all
 // that is lost where prices become whole numbers.
 constexpr double kSafety = 1e-6;
 // What the rows of a pipeline are worth, in whole numbers.
 constexpr int64_t kWhole = int64_t{1} << 40;
+constexpr int kStepBits = 12;         // steps are told apart to this many
+constexpr size_t kParts = 4;          // of a proof for a choice, each for so many micro-batches
+constexpr size_t kOfEachChoice = 12;  // chains that a proof fails for, found at once
 
 // Of a device, `of` being what no chain may cost: a device that costs as much is in none.
 int64_t whole_price(double price, int64_t of) {
@@ -113,7 +117,7 @@ double ColumnGeneration::generate(Nanoseconds step, const GenerationLimits& limi
     const auto look = [&](const std::vector<double>& prices) {
       bool more = false;
       for (PipelineColumn& column : price(step, prices))
-        if (rows_in(column, step) > worth(column.devices, solution.prices))
+        if (rows_in(column, step) * (1 - kWorthMore) > worth(column.devices, solution.prices))
           more |= add(std::move(column));
       return more;
     };
@@ -140,17 +144,21 @@ MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
 }
 
 // Shows that no chain of the choice does more rows in the step than its devices are worth, from
-// one micro-batch on; or returns the first that does. A search for B of them finds the chain of
-// least worth C, so that nothing is to be shown up to b B = C less the price of a column.
+// few micro-batches on, in a part of all numbers of them; or returns chains that do. A search for B
+// of them finds the chain of least worth C, so that nothing is to be shown up to b B = C less the
+// price of a column.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
+                                              size_t part,
                                               Nanoseconds step,
                                               const MasterSolution& prices) const {
   const Choice& own = choices_[choice];
-  const int64_t most = (rows_ + own.rows - 1) / own.rows;
+  const int64_t all = (rows_ + own.rows - 1) / own.rows;
+  const int64_t before = all * static_cast<int64_t>(part) / kParts;
+  const int64_t most = all * (static_cast<int64_t>(part) + 1) / kParts;
   Walk walk;
   double first = 0;
-  int64_t ahead = std::max<int64_t>(1, most / 8);
-  for (int64_t count = 1; count <= most;) {
+  int64_t ahead = std::max<int64_t>(1, all / 8);
+  for (int64_t count = before + 1; count <= most;) {
     const int64_t last = std::min(most, count + ahead);
     const auto rows_of = [&](int64_t microbatches) {
       return static_cast<double>(std::min(rows_, microbatches * own.rows)) + prices.column_price;
@@ -168,9 +176,11 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
     }
     Proof proof{choice, found->plan, found->devices};
     const double worth = this->worth(proof.devices, prices.prices) - prices.column_price;
-    if (static_cast<double>(most_rows(proof, step)) > worth) {
-      walk.found = std::move(proof);
-      break;
+    if (const int64_t rows = most_rows(proof, step); static_cast<double>(rows) > worth) {
+      walk.found.push_back(std::move(proof));
+      if (walk.found.size() == kOfEachChoice / kParts) break;
+      count = std::max(count, rows / own.rows) + 1;
+      continue;
     }
     if (worth >= static_cast<double>(rows_)) break;
     ahead = std::max<int64_t>(1, ahead / 2);
@@ -193,13 +203,14 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
     const double scale = enough / std::max(paid, enough * 1e-3);
     for (double& price : solution.prices) price *= scale;
     solution.column_price *= scale;
-    std::vector<Walk> walks(choices_.size());
-    for_each_in_parallel(walks.size(), [&](size_t i) { walks[i] = walk(i, step, solution); });
+    std::vector<Walk> walks(choices_.size() * kParts);
+    for_each_in_parallel(
+        walks.size(), [&](size_t i) { walks[i] = walk(i / kParts, i % kParts, step, solution); });
     bool proved = true;
     for (Walk& each : walks) {
       searches_ += each.searches;
-      proved &= !each.found;
-      if (each.found) proofs_.push_back(std::move(*each.found));
+      proved &= each.found.empty();
+      proofs_.insert(proofs_.end(), each.found.begin(), each.found.end());
     }
     if (proved) return Verdict::kTooShort;
   }
@@ -208,7 +219,7 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
 
 // The shortest step between these in which the chains known do all rows, in parts.
 Nanoseconds ColumnGeneration::least_of_proofs(Nanoseconds low, Nanoseconds high) const {
-  while ((high - low).value > 1) {
+  while ((high - low).value > std::max<int64_t>(1, high.value >> kStepBits)) {
     const Nanoseconds middle = low + (high - low) / 2;
     (master_of_proofs(middle).rows >= static_cast<double>(rows_) ? high : low) = middle;
   }

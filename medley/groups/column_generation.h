@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "medley/chains/chains.h"
@@ -88,10 +87,10 @@ class ColumnGeneration {
   Nanoseconds least_of_proofs(Nanoseconds low, Nanoseconds high) const;
   Verdict judge(Nanoseconds step, int64_t most_searches, const GenerationLimits& limits);
   struct Walk {
-    std::optional<Proof> found;
+    std::vector<Proof> found;
     int64_t searches = 0;
   };
-  Walk walk(size_t choice, Nanoseconds step, const MasterSolution& prices) const;
+  Walk walk(size_t choice, size_t part, Nanoseconds step, const MasterSolution& prices) const;
   double worth(const std::vector<int>& devices, const std::vector<double>& prices) const;
 
   const std::vector<int> devices_;

@@ -10,7 +10,6 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/groups/master.h"
-#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
@@ -102,6 +101,7 @@ class Search {
   }
 
  private:
+  static constexpr size_t kMostNumbers = 512;
   static constexpr int64_t kNone = -1;
   struct Amount {
     Units units;

@@ -9,10 +9,23 @@
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
 #include "medley/schedule/period.h"
-#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
+
+constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
+constexpr int kMostFirstSteps = 6;
+// Of chains, for new pipelines; for a bound; for one with what memory holds; and for a closer one.
+constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearches = 1000,
+                  kMostCloseSearches = 300;
+constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
+constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
+constexpr int kManyNodes = 4;     // of a pool
+// Chains of an amount of devices for a number of micro-batches; of few of many devices, whose
+// pipelines are many, more are timed with stages as wholes.
+constexpr int kOfEachAmount = 2, kOfFewDevices = 8;
+constexpr int kMostImprovements = 64;
+constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
 
 // So many at its period: those that it was found for, if with more of them a stage would have more
 // in flight than it has room for.
@@ -44,7 +57,9 @@ int GroupSearch::num_devices() const {
   return std::accumulate(devices_.begin(), devices_.end(), 0);
 }
 
-bool GroupSearch::is_small() const { return num_devices() <= kMostInDetail; }
+bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
+
+bool GroupSearch::is_large() const { return num_devices() > kMostInDetail; }
 
 Nanoseconds GroupSearch::limit() const {
   Nanoseconds limit{kLongestStep};
@@ -97,11 +112,14 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pi
   return request;
 }
 
-// With stages on whole nodes.
+// With stages on whole nodes, where a pool has many.
 PipelineRequest GroupSearch::on_nodes(PipelineRequest request) const {
-  for (size_t p = 0; p < request.pools.size(); ++p)
-    std::erase_if(request.pools[p].sizes,
-                  [&](int size) { return size < request_.sums.per_node[p]; });
+  for (size_t p = 0; p < request.pools.size(); ++p) {
+    PipelinePool& pool = request.pools[p];
+    const int node = request_.sums.per_node[p];
+    if (pool.devices >= kManyNodes * node)
+      std::erase_if(pool.sizes, [&](int size) { return size < node; });
+  }
   return request;
 }
 
@@ -111,16 +129,17 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostCountedPools) {
     PipelineRequest summing = request;
-    if (!is_small())
+    if (is_large())
       summing.summed = [this](const StageRange& stage) {
         return held_while_summed(request_.sums.gradients, stage);
       };
-    by_amount = std::make_shared<Chains>(!is_small() ? on_nodes(summing) : summing);
-    if (!is_small() && last) in_detail = std::make_shared<Chains>(summing);
+    by_amount = std::make_shared<Chains>(is_large() ? on_nodes(summing) : summing);
+    summing.candidates = kOfFewDevices;
+    if (is_large() && last) in_detail = std::make_shared<Chains>(summing);
     search_amounts(added);
   }
   if (last) {
-    at_prices = by_amount && is_small() ? by_amount : std::make_shared<Chains>(request);
+    at_prices = by_amount && !is_large() ? by_amount : std::make_shared<Chains>(request);
     generation_.add_choice(rows, *at_prices);
     generated_.push_back(choices_.size() - 1);
     if (request_.amounts.empty()) search_at_prices();
@@ -210,7 +229,7 @@ bool GroupSearch::may_be_shorter(size_t pipelines) const {
 void GroupSearch::improve(size_t pipelines) {
   const std::vector<Units>& amounts = request_.amounts;
   bool added = true;
-  while (step_ && added) {
+  for (int round = 0; step_ && added && round < kMostImprovements; ++round) {
     if (is_over()) return;
     added = false;
     const Nanoseconds shorter = *step_ - Nanoseconds{1};
@@ -236,14 +255,14 @@ void GroupSearch::improve(size_t pipelines) {
 
 void GroupSearch::search_at_prices() {
   const size_t known = generation_.columns().size();
-  GenerationLimits limits{.searches = kMostSearches, .is_over = request_.is_over};
-  // Where none is known, longer and longer ones, until no period is as long.
-  Nanoseconds step = step_.value_or(request_.least * 2);
-  double rows = 0;
-  for (int64_t searches = -1; rows < static_cast<double>(request_.rows); step = step * 2) {
-    if (std::exchange(searches, generation_.searches()) == generation_.searches()) break;
-    rows = generation_.generate(step, limits);
-    if (step_ || is_over()) break;
+  double step = step_ ? static_cast<double>(step_->value)
+                      : kFirstStep * static_cast<double>(request_.least.value);
+  for (int i = 0; i < kMostFirstSteps; ++i, step *= kFirstStep) {
+    GenerationLimits limits;
+    limits.searches = kMostSearches;
+    limits.is_over = request_.is_over;
+    const double rows = generation_.generate({static_cast<int64_t>(step)}, limits);
+    if (step_ || rows >= static_cast<double>(request_.rows)) break;
   }
   const std::vector<PipelineColumn>& columns = generation_.columns();
   for (size_t c = known; c < columns.size(); ++c)
@@ -323,7 +342,7 @@ int GroupSearch::copies_of(const Units& amount) const {
 // They sum within pools what others sum over links between them, which those that do most rows do
 // not know.
 std::vector<Division> GroupSearch::alike() const {
-  const size_t most = std::min(kMostPipelines, static_cast<size_t>(request_.rows));
+  const size_t most = std::min(kMostAlike, static_cast<size_t>(request_.rows));
   std::vector<Division> found;
   for (size_t c = 0; c < columns_.size(); ++c)
     if (const auto copies = at(copies_of(columns_[c].units));
@@ -347,7 +366,7 @@ std::vector<Division> GroupSearch::with_links(std::vector<Division> divisions) c
 std::vector<Division> GroupSearch::divisions(size_t most) const {
   if (!step_) return {};
   DivisionRequest request = division_request();
-  request.divisions = kMostDivisions;
+  request.divisions = kMostCompared;
   request.slower = static_cast<double>(limit().value) / static_cast<double>(step_->value);
   std::vector<Division> found = with_links(best_divisions(request));
   const double longest =
@@ -362,7 +381,7 @@ std::vector<Division> GroupSearch::divisions(size_t most) const {
 
 void GroupSearch::find_step() {
   DivisionRequest best = division_request();
-  best.divisions = kMostDivisions;
+  best.divisions = kMostCompared;
   best.slower = 1;
   const std::vector<Division> found = best_divisions(best);
   if (found.empty()) return;
@@ -374,8 +393,8 @@ Nanoseconds GroupSearch::bound() {
   if (generated_.empty() || (!step_ && !request_.faster_than)) return least_;
   const Nanoseconds long_enough = step_ ? std::min(*step_, limit()) : *request_.faster_than;
   if (!is_small()) return bound_of_many(long_enough);
-  bound(long_enough, Closeness::kRough, {.searches = kMostSearches});
-  return bound(long_enough, Closeness::kClose, {.searches = kMostSearches});
+  bound(long_enough, Closeness::kRough, {.searches = kMostRoughSearches});
+  return bound(long_enough, Closeness::kClose, {.searches = kMostCloseSearches});
 }
 
 Nanoseconds GroupSearch::bound(Nanoseconds long_enough,
@@ -389,15 +408,15 @@ Nanoseconds GroupSearch::bound(Nanoseconds long_enough,
 Nanoseconds GroupSearch::bound_of_many(Nanoseconds long_enough) {
   const auto is_close = [&] { return 1 - least_ / long_enough <= kCloseEnough; };
   GenerationLimits rough{
-      .closer = kCloseEnough, .searches = kMostSearches, .steps = 1, .far = true};
+      .closer = kCloseEnough, .searches = kMostRoughSearches, .steps = 1, .far = true};
   bound(long_enough, Closeness::kRough, rough);
   if (is_close()) return least_;
   const Nanoseconds before = least_;
   bound(long_enough,
         Closeness::kRooms,
-        {.closer = kCloseEnough, .searches = kMostSearches, .far = true});
+        {.closer = kCloseEnough, .searches = kMostRoomSearches, .far = true});
   if (least_ > before || is_over()) return least_;
-  return bound(long_enough, Closeness::kRough, {.searches = kMostSearches});
+  return bound(long_enough, Closeness::kRough, {.searches = kMostRoughSearches});
 }
 
 }  // namespace medley

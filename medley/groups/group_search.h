@@ -25,6 +25,8 @@
 
 namespace medley {
 
+inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
+
 struct GroupRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
@@ -40,6 +42,11 @@ struct GroupRequest {
   std::optional<double> within{};            // a step shown to be as close to the best will do
   std::function<bool()> is_over{};           // asked now and then; null: never
 };
+
+// Devices: with more, a search for chains takes a tenth of a second and more, so that fewer amounts
+// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of
+// many.
+inline constexpr int kMostInDetail = 64;
 
 class GroupSearch {
  public:
@@ -66,6 +73,8 @@ class GroupSearch {
   bool enough();
   // So few devices that chains are searched with what pipelines sum, and bounds are close.
   bool is_small() const;
+  // So many that few amounts of them are searched.
+  bool is_large() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
   // The best first, where each stage sums over the links to those that have the same layers.

@@ -138,12 +138,12 @@ TEST(GroupSearch, StagesOfPipelinesThatAreAlikeAreSmallerThanNodes) {
   for (const bool is_tight : {false, true}) {
     GroupRequest request;
     const LinkCurve link{{{Bytes{100}, Nanoseconds{10}}}, {}};
-    request.pools = {{"a", 128, {1, 2, 4, 8, 16, 32, 64, 128}, Bytes{1000}}};
+    request.pools = {{"a", 160, {1, 2, 4, 8, 16, 32, 64, 128}, Bytes{1000}}};
     request.sums.links = {{link}};
-    request.sums.devices = {128};
+    request.sums.devices = {160};
     request.sums.per_node = {8};
     request.sums.gradients.assign(8, Bytes{is_tight ? 501 : 100});
-    request.amounts = {{32}, {64}, {96}};
+    request.amounts = {{40}, {80}, {120}};
     request.rows = 256;
     request.faster_than = Nanoseconds{1'000'000};
     const auto search = searched(std::move(request), [](const StageRange& range) {

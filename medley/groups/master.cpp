@@ -2,11 +2,16 @@
 
 #include <ClpSimplex.hpp>
 #include <algorithm>
-#include <numeric>
 
 #include "medley/base/error.h"
 
 namespace medley {
+
+namespace {
+
+constexpr double kMissing = 4;  // M
+
+}  // namespace
 
 MasterSolution solve_master(const std::vector<int>& devices,
                             const std::vector<MasterColumn>& columns,
@@ -52,9 +57,8 @@ MasterSolution solve_master(const std::vector<int>& devices,
                   COIN_DBL_MAX,
                   -column.rows / most);
   }
-  // A column that is missing costs more than any is worth, which has a device and one row at most.
-  const double one = 1, missing = 1 + std::accumulate(devices.begin(), devices.end(), 0.0);
-  if (counted) clp.addColumn(1, &last, &one, 0, least_columns, missing);
+  const double one = 1;
+  if (counted) clp.addColumn(1, &last, &one, 0, least_columns, kMissing);
   clp.primal();
   MEDLEY_CHECK(clp.isProvenOptimal());
   solution.rows = -clp.objectiveValue() * most;

@@ -42,38 +42,12 @@ inline constexpr int64_t kFull = 8;
 // All are simulated up to so many times as many; of several pipelines, which take longer. 2 for the
 // former: of 64 micro-batches a step is 3 % longer than predicted.
 inline constexpr int64_t kManyTimes = 4, kManyTimesOfSeveral = 2;
-// Changes of a plan that does not fit. Not measured.
-inline constexpr int kMostRepairs = 8;
 // Of a layer, between which cuts may lie, and over which they move at once. Not measured.
 inline constexpr int kCutParts = 4;
 // Plans whose cuts are moved, half of which are simulated. 2: one of four steps is 1.4 % longer.
 inline constexpr size_t kClimbers = 4;
-// Divisions, and grids, that are simulated. One grid: equal steps.
+// Grids that are simulated. One: equal steps.
 inline constexpr int kMostSimulated = 4;
-
-// Of several pipelines.
-inline constexpr size_t kMostPipelines = 8;  // 32 of pipelines that are alike: no shorter step
-// Devices: with more, what pipelines sum is not in their chains, and stages of chains on larger
-// amounts are on whole nodes. 64: plans for 64 devices take 2.5 and 3.3 times as long to find. 0:
-// bounds fall by a quarter.
-inline constexpr int kMostInDetail = 32;
-// Of devices, for each of which chains are searched. 40, 64: one of 15 steps is 4 % longer. 150:
-// the slowest takes a third longer.
-inline constexpr size_t kMostAmounts = 100;
-// Chains of an amount for a number of micro-batches. 1: steps are up to 2 % longer.
-inline constexpr int kOfEachAmount = 2;
-// Of a chain to the best one, as a share of its step. Not measured.
-inline constexpr double kGapOfChains = 0.01;
-// Divisions that are synthesised. 4: one of 15 steps is 7 % longer. 64: no shorter step.
-inline constexpr size_t kMostDivisions = 12;
-// Numbers of units up to which divisions are searched exactly. 100: equal steps.
-inline constexpr size_t kMostNumbers = 512;
-// Of chains, for new pipelines, and for a bound. 300 to 2,000 by use: equal steps, 3 % more time.
-inline constexpr int64_t kMostSearches = 1000;
-// Between periods for which chains are searched. Not measured.
-inline constexpr double kPeriodStep = 1.4;
-// Of a bound of many devices to what is not excluded. Not measured.
-inline constexpr double kCloseEnough = 0.05;
 
 // Of grids: so much of what the flops of a stage's layers take, since ops differ in what they
 // reach, and of what layers take one by one, which may be more than what they take together. 1, and
