@@ -11,6 +11,7 @@
 #include "medley/memory/memory.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/spmd_problem.h"
+#include "medley/synthesis/tuning.h"
 
 namespace medley {
 namespace {
