@@ -10,7 +10,6 @@
 #include "medley/lower/lower.h"
 #include "medley/memory/memory.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/synthesis/spmd_problem.h"
 #include "medley/synthesis/tuning.h"
 
 namespace medley {
