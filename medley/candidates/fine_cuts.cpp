@@ -161,9 +161,8 @@ Moved moved(const Start& start, const Parts& parts) {
     const bool is_alone = start.stages.size() == 1;
     const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
     // Rows may differ.
-    const auto with = [&](const PipelineCandidate& one) {
+    const auto with = [&](const PipelineCandidate& one, const PipelinePlan& plan) {
       std::pair<PlanCandidate, std::vector<PipelinePlan>> all{best.candidate, known};
-      const PipelinePlan plan = cuts.as(one);
       for (size_t q = p; q < known.size(); ++q) {
         if (start.stages[q] != start.stages[p]) continue;
         all.first.pipelines[q].stages = one.stages;
@@ -185,12 +184,13 @@ Moved moved(const Start& start, const Parts& parts) {
         if (takes_at_least(plan) >= best.time ||
             std::ranges::min(plan.stages, {}, &PipelineStage::room).room == 0)
           return;
-        const auto [candidate, plans] = with(all[i]);
+        const auto [candidate, plans] = with(all[i], plan);
         times[i] = parts.parts.time_of(candidate, plans, 0);
       });
       const auto least = std::ranges::min_element(times);
       if (least == times.end() || *least >= best.time) break;
-      std::tie(best.candidate, known) = with(all[static_cast<size_t>(least - times.begin())]);
+      const PipelineCandidate& next = all[static_cast<size_t>(least - times.begin())];
+      std::tie(best.candidate, known) = with(next, cuts.as(next));
       best.time = *least;
     }
   }
