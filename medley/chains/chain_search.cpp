@@ -534,12 +534,12 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
   const auto whole = static_cast<double>(least);
   const double share = std::max(kMoreCost, first ? *first : 0.0);
   if (least >= below) return {};
-  // Under any schedule all chains without prices cost nothing: no limit leaves out any of them.
-  if (search.any_schedule() && !search.prices) return Search(table, search, ahead).run();
+  // Rising limits save nothing where chains cost nothing, little where pools are used once.
+  const bool at_once =
+      search.any_schedule() ? !search.prices : search.use == DeviceUse::kOnce && below < kNever;
   for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
        more *= kMoreFactor) {
-    search.below =
-        search.use == DeviceUse::kOnce && below < kNever ? below : std::min(below, least + more);
+    search.below = at_once ? below : std::min(below, least + more);
     Chain chain = Search(table, search, ahead).run();
     if (!chain.stages.empty() && first && least > 0)
       *first = static_cast<double>(more) / kMoreFactor / whole;
