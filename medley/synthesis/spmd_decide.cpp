@@ -72,7 +72,7 @@ SpmdAhead SpmdDecider::look_ahead(const SpmdStart& start,
   SpmdAhead ahead;
   ahead.microbatches = microbatches;
   ahead.division = std::make_unique<SpmdDivision>(starts_.divide(start, microbatches));
-  const auto loses = [&](Nanoseconds time, double gain) {
+  const auto loses = [&](Nanoseconds time, double gain = 1) {
     return to_beat && time / *to_beat > gain;
   };
   std::array<SpmdDecided, kOverlappedCounts.size()> decided;
@@ -92,7 +92,7 @@ SpmdAhead SpmdDecider::look_ahead(const SpmdStart& start,
       Plan meaning = meaning_of(plan);
       const SpmdCandidate* candidate = find_priced(known, meaning);
       if (!candidate) candidate = &priced[i].emplace_back(std::move(meaning), price(plan)).second;
-      if (candidate->fits() || loses(candidate->step, 1)) return;
+      if (candidate->fits() || loses(candidate->step)) return;
     }
   };
   size_t count = 1;
