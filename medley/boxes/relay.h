@@ -46,7 +46,7 @@ struct RelayMember {
   std::vector<int> inputs, outputs;
 };
 
-// Of parameters. Tensors that lie alike (those of repeated layers) may share their cells.
+// Carries gradients or new values of parameters. Tensors of equal layouts may share cells.
 struct Relay {
   std::vector<RelayMember> members;
   std::vector<std::shared_ptr<const RelayTensor>> tensors;

@@ -150,8 +150,8 @@ struct Moved {
   auto operator<=>(const Moved&) const = default;
 };
 
-// Cuts moved one by one, or neighbours together, as long as that is faster; in pipelines that are
-// alike at once.
+// Moves cuts one by one, or two neighbours together, as long as that is faster. Equal pipelines
+// keep equal cuts.
 Moved moved(const Start& start, const Parts& parts) {
   const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
   Moved best{before, start.candidate};

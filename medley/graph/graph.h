@@ -56,7 +56,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// What a state is of its parameter. kMoment: any that an update rule has.
+// The relation of an optimizer's state to its parameter. kMoment: any state of an update rule.
 struct StateRole {
   enum class Kind : uint8_t { kMoment, kMaster, kAverage, kLossScale };
   Kind kind = Kind::kMoment;
@@ -161,7 +161,7 @@ inline bool is_mean_loss(const Op& op) { return op.name.starts_with("medley.mean
 bool has_rows(const TensorType& type);
 // The names of batch inputs that a metric of the graph gives for the next step.
 std::set<std::string> carried_inputs(const Graph& graph);
-// Returns what the name of a state says: {kMaster, "wte.weight"} of "master:wte.weight".
+// Returns the role that a state's name gives: {kMaster, "wte.weight"} of "master:wte.weight".
 StateRole role_of_state(std::string_view name);
 std::string to_string(Phase phase);      // "forward"
 std::string to_string(InputKind kind);   // "parameter"

@@ -18,8 +18,8 @@
 namespace medley {
 namespace {
 
-constexpr int kOfEachCount = 2;  // chains of a search for a number of micro-batches, and
-constexpr int kMostPriced = 12;  // of all those that are synthesised as wholes and simulated
+constexpr int kOfEachCount = 2;  // chains for each number of micro-batches
+constexpr int kMostPriced = 12;  // candidates that are synthesised as wholes and simulated
 constexpr size_t kFew = 32;      // devices: with no more, stages may be on two kinds
 // Chains are compared by sums over their layers, which are off by more than this.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;

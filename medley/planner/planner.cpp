@@ -165,9 +165,9 @@ class Auto {
     }
   }
 
-  // Whether the model on such a mesh takes longer than what is known, or has no room, by sums over
-  // the layers that chains are made of: these cost far less than a search for the mesh. Nothing is
-  // known where there were no chains.
+  // Whether the model on a mesh of the pool takes longer than the best plan, or has no room, by
+  // sums over the layers of chains: these cost far less than a search for the mesh. False where
+  // there were no chains.
   bool is_slow(const DevicePool& pool) const {
     const double room =
         request_.cluster.kind(pool.devices[0]).memory_bytes * static_cast<double>(kSumsOff) / 100;
@@ -177,8 +177,8 @@ class Auto {
                                  best_time_);
   }
 
-  // The same of a mesh of all devices, whatever its room: messages and compute overlap by half of
-  // the sums at most.
+  // The same for a mesh of all devices, whatever its room. Overlap of messages and compute hides
+  // half of the sums at most.
   bool is_slow_mesh() const {
     const std::vector<int> devices = devices_of(request_);
     return is_slow({devices, speeds_of(request_, devices)},

@@ -42,7 +42,7 @@ struct Prepared {
                                    // "prologue/<name>" of an op that a later phase does again
   std::vector<OpRole> roles;       // [op]
   ValueId gradient_norm = kNone;
-  std::vector<std::string> weights;  // sums over the step: what each is the sum of
+  std::vector<std::string> weights;  // names of the values that are summed over the step
   std::vector<size_t> blocks;  // recomputed: the positions of forward ops at which others begin
   UpdatedParameters updated;
   bool scales_loss = false;  // then the norm says to all at once whether the step counts

@@ -38,10 +38,10 @@ std::optional<Misfit> find_misfit(const Program& program, const Request& request
 // as these do, and nothing else does.
 int64_t times_microbatches(double missing, const Cluster& cluster, const std::vector<int>& devices);
 
-// Says what the first device lacks. The advice is the smallest change found with which the plan
-// would fit: more micro-batches, where rows do not meet; else a smaller batch, divided alike; else
-// memory, and where. Lowers the plan up to a score of times; where the request has a plan to beat,
-// and so needs no advice, only once. Requires: it does not fit.
+// Says how much the first device lacks. The advice is the smallest change found with which the plan
+// would fit: more micro-batches, where rows do not meet; else a smaller batch, in the same shares;
+// else memory, and where. Lowers the plan up to a score of times; where the request has a plan to
+// beat, and so needs no advice, only once. Requires: it does not fit.
 Infeasible explain_misfit(const Plan& plan, const Request& request);
 
 }  // namespace medley

@@ -38,15 +38,15 @@ struct SearchCache {
 
 // Callbacks of a search; each may be null.
 struct SearchListener {
-  // Told what no plan of a search takes less than, with or without a plan.
+  // Receives a bound, with or without a plan: no plan of a search takes less.
   std::function<void(Nanoseconds)> proved{};
-  // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
+  // Receives the work at hand now and then: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};
   // Receives why a candidate is left out. Threads call it; plan() calls its caller's once it has a
   // plan, in order, each text once.
   std::function<void(const std::string& why)> left_out{};
-  // Asked now and then: whether to answer with what is found, if anything is. What is found then
-  // depends on the machine.
+  // Asked now and then: whether to answer with the best plan so far, if there is one. Plans then
+  // depend on the machine.
   std::function<bool()> is_over{};
 };
 

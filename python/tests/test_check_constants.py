@@ -25,5 +25,4 @@ def test_finds_all_but_those_that_are_fixed() -> None:
 def test_there_are_no_more_than_the_limit() -> None:
     found = check_constants.constants()
     assert len(found) == check_constants.LIMIT, "lower the limit where constants go"
-    rooms = {place.split("/")[1] for place, _ in found}
-    assert rooms == set(check_constants.ROOMS)
+    assert {place.split("/")[1] for place, _ in found} == set(check_constants.ROOMS)
