@@ -50,9 +50,8 @@ inline constexpr int kCutParts = 4;
 inline constexpr size_t kClimbers = 4;
 // Grids that are simulated. One: equal steps.
 inline constexpr int kMostSimulated = 4;
-// A grid is left out if this share of a lower estimate exceeds the step to beat: of the flops of a
-// stage, as ops differ in efficiency, and of the sums over its layers, which a whole stage may
-// beat. 1, and no sums over layers: 72 % more time.
+// A grid is left out if this share of an estimate exceeds the step to beat: by the flops of a
+// stage, or by sums over its layers, which a whole stage may beat. 1, and no sums: 72 % more time.
 inline constexpr double kOfBound = 0.9;
 
 // State replicas take one part in so many of the time of a run (docs/howto/elastic.md).
