@@ -127,7 +127,7 @@ class Search {
   }
   bool is_known(int64_t cost, int64_t depth) const;
   bool matters(const Option& option, int begin, const Label& label, const Least& ahead) const;
-  static void keep(std::vector<Label>& labels, const Label& label);
+  static void keep(std::vector<Label>& labels, const Label& label, Label& better);
   void keep_in_order(const Label& label);
   void finish(int layer, int pool);
   void leave(int layer, int pool);
@@ -245,11 +245,15 @@ bool Search::matters(const Option& option,
   return end + ahead.time <= search_.step;
 }
 
-// In order of cost.
-void Search::keep(std::vector<Label>& labels, const Label& label) {
+// In order of cost. `better`: which of them excluded the last one, and may exclude the next.
+void Search::keep(std::vector<Label>& labels, const Label& label, Label& better) {
+  if (never_worse(better, label)) return;
   const auto place = std::ranges::upper_bound(labels, label.cost, {}, &Label::cost);
-  for (auto other = labels.begin(); other != place; ++other)
-    if (never_worse(*other, label)) return;
+  for (auto other = place; other != labels.begin();)
+    if (never_worse(*--other, label)) {
+      better = *other;
+      return;
+    }
   const auto worse = std::remove_if(
       place, labels.end(), [&](const Label& other) { return never_worse(label, other); });
   labels.erase(worse, labels.end());
@@ -276,7 +280,9 @@ void Search::add_last(const Option& option, int begin) {
   const size_t place =
       all_place_ - place_of(option.pool, table_.units(option.pool, at(option.size)));
   if (!matters(option, begin, label, ahead(begin, option.pool, used, place, 0))) return;
-  in_order_ ? keep_in_order(label) : keep(made_.labels(used, place, 0), label);
+  if (in_order_) return keep_in_order(label);
+  Label better{.cost = kNever};
+  keep(made_.labels(used, place, 0), label, better);
 }
 
 Search::Step Search::step_over(const Option& option, int begin, const Crossing& crossing) const {
@@ -345,13 +351,14 @@ void Search::add_before(const Step& step, const Bucket& behind, int next) {
   const int64_t below = search_.below - least.cost - step.cost;
   if (behind.cost >= below) return;
   std::vector<Label>& labels = made_.labels(used, place, finished);
+  Label better{.cost = kNever};
   for (int32_t i = behind.begin; i < behind.end; ++i) {
     if (labels_[at(i)].cost >= below) break;
     std::optional<Label> label = extended(step, labels_[at(i)]);
     if (!label || !matters(step.option, step.begin, *label, least)) continue;
     label->behind = i;
     label->option = static_cast<int32_t>(table_.index_of(step.option));
-    keep(labels, *label);
+    keep(labels, *label, better);
   }
 }
 
@@ -486,7 +493,8 @@ void Search::leave(int layer, int pool) {
     const int left = is_last ? 0 : units_[at(pool)] - bucket.used.of(pool);
     const Used used = bucket.used + Used(pool, left);
     std::vector<Label>& labels = made_.labels(used, bucket.place, bucket.finished);
-    for (int32_t i = bucket.begin; i < bucket.end; ++i) keep(labels, labels_[at(i)]);
+    Label better{.cost = kNever};
+    for (int32_t i = bucket.begin; i < bucket.end; ++i) keep(labels, labels_[at(i)], better);
   }
   for (Making* making : made_.sorted()) {
     std::ranges::sort(making->labels);
