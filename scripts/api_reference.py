@@ -96,8 +96,6 @@ MODULES = {
         "medley.capture.batch.read_batch",
         "medley.capture.batch.Batch",
         "medley.custom_ops.experts",
-        "medley.custom_ops.whole_attention",
-        "medley.custom_ops.whole_attention_backward",
     ],
     "Runs of several processes": [
         "medley.fit.fit",

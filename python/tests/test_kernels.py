@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 import torch
+from reference_ops import dropout, random
 from torch import Tensor
 
 from medley import custom_ops
+from medley_extras.doctor.written_out import whole_attention, whole_attention_backward
 
 pytest.importorskip("medley._runtime", reason="needs the extension module _runtime")
 ops = torch.ops.medley
@@ -63,14 +65,12 @@ def test_attention(
         gradients = ops.attention_backward(grad, q, k, v, b, out, lse, causal, 0.3)
         assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
         return
-    expected, expected_lse = custom_ops.whole_attention(q, k, v, b, causal, 0.3)
+    expected, expected_lse = whole_attention(q, k, v, b, causal, 0.3)
     close(out, expected)
     close(lse, expected_lse, dtype)
     # The heads of a position are neighbours: joining them is a view, as memory is predicted.
     assert out.transpose(1, 2).is_contiguous()
-    expected_grads = custom_ops.whole_attention_backward(
-        grad, q, k, v, b, expected, expected_lse, causal, 0.3
-    )
+    expected_grads = whole_attention_backward(grad, q, k, v, b, expected, expected_lse, causal, 0.3)
     actual = ops.attention_backward(grad, q, k, v, b, out, lse, causal, 0.3)
     for a, e in zip(actual, expected_grads, strict=True):
         close(a, e)
@@ -82,7 +82,7 @@ def test_dropout_is_that_of_the_reference(dtype: torch.dtype) -> None:
     rng = custom_ops.make_rng(2**40 + 3, 2**33 + 5)
     close(
         ops.dropout(x, rng, 0.3, 2**31 + 17, [], [], []),
-        custom_ops._dropout(x, rng, 0.3, 2**31 + 17, [], [], []),
+        dropout(x, rng, 0.3, 2**31 + 17, [], [], []),
     )
 
 
@@ -101,7 +101,7 @@ def test_dropout_of_a_box(origin: list[int], sizes: list[int], full: list[int]) 
     rng = custom_ops.make_rng(7, 9)
     close(
         ops.dropout(x, rng, 0.5, 3, sizes, origin, full),
-        custom_ops._dropout(x, rng, 0.5, 3, sizes, origin, full),
+        dropout(x, rng, 0.5, 3, sizes, origin, full),
     )
 
 
@@ -111,7 +111,7 @@ def test_random_numbers_are_those_of_the_reference(dtype: torch.dtype, distribut
     rng = custom_ops.make_rng(2**40 + 3, 2**33 + 5)
     given = (rng, distribution, 2**30 + 17, [3, 5, 7])
     whole = ops.random(*given, [], [], [], dtype)
-    expected = custom_ops._random(*given, [], [], [], dtype)
+    expected = random(*given, [], [], [], dtype)
     assert whole.dtype == dtype
     if distribution == "uniform":
         assert torch.equal(whole, expected)

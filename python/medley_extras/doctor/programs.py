@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import medley
-from medley import custom_ops
 from medley.profiling.probe import median_seconds
 from medley_extras.doctor import ranks
 from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
+from medley_extras.doctor.written_out import whole_attention, whole_attention_backward
 from medley_extras.models import gpt
 
 _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -87,7 +87,7 @@ def attention_error(
 
     ops = torch.ops.medley
     out, lse, *found = both_ways(on_card, ops.attention, ops.attention_backward)
-    reference = custom_ops.whole_attention, custom_ops.whole_attention_backward
+    reference = whole_attention, whole_attention_backward
     expected, _, *gradients = both_ways(rounded, *reference)
     error = max(
         error_of(each, known)
