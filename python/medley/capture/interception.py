@@ -32,7 +32,6 @@ from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import ROWS_FIRST, CaptureError, RowsError
 from medley.capture.modules import ModuleStack, calling_line
 from medley.capture.peft_patches import peft_patches
-from medley.capture.rewrites import legacy_reduction
 from medley.capture.row_counts import RowCounts, count, mean_loss
 from medley.capture.sequences import ctc_loss, sequence_patches
 from medley.capture.transformers_patches import capture_patches, transformers_patches
@@ -62,8 +61,8 @@ class Interceptor:
             "dropout1d": random_ops.channel_dropout(self.dropout, 1),
             "dropout2d": random_ops.channel_dropout(self.dropout, 2),
             "dropout3d": random_ops.channel_dropout(self.dropout, 3),
-            "cross_entropy": self.cross_entropy,
-            "nll_loss": self.nll_loss,
+            "cross_entropy": self._class_loss("cross_entropy"),
+            "nll_loss": self._class_loss("nll_loss"),
             "adaptive_avg_pool1d": self.adaptive_pool(1),
             "adaptive_avg_pool2d": self.adaptive_pool(2),
             "adaptive_avg_pool3d": self.adaptive_pool(3),
@@ -146,70 +145,25 @@ class Interceptor:
 
     # --- losses ---
 
-    def cross_entropy(
-        self,
-        input: Tensor,
-        target: Tensor,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        ignore_index: int = -100,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> Tensor:
-        """`F.cross_entropy`; a mean's weight counts the targets that are not ignored."""
-        reduction = legacy_reduction(size_average, reduce, reduction)
-        if input.dim() > 2 and not target.is_floating_point():
-            return rewrites.per_position(
-                self.cross_entropy,
-                input,
-                target,
-                weight,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                label_smoothing=label_smoothing,
-            )
-        result: Tensor = self._original["cross_entropy"](
-            input,
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction="none" if reduction == "none" else "sum",
-            label_smoothing=label_smoothing,
-        )
-        if reduction != "mean":
-            return result
-        if target.is_floating_point():  # class probabilities: one row per class distribution
-            classes = 0 if input.dim() == 1 else 1
-            return mean_loss(result, count(target.select(classes, 0)))
-        return mean_loss(result, self._target_weight(target, weight, ignore_index))
+    def _class_loss(self, name: str) -> Callable[..., Tensor]:
+        """Returns the replacement of a loss of classes; a mean's weight counts the targets that are
+        not ignored."""
 
-    def nll_loss(
-        self,
-        input: Tensor,
-        target: Tensor,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        ignore_index: int = -100,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> Tensor:
-        """`F.nll_loss`; a mean's weight counts the targets that are not ignored."""
-        reduction = legacy_reduction(size_average, reduce, reduction)
-        if input.dim() > 2:
-            return rewrites.per_position(
-                self.nll_loss, input, target, weight, ignore_index=ignore_index, reduction=reduction
-            )
-        result: Tensor = self._original["nll_loss"](
-            input,
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction="none" if reduction == "none" else "sum",
-        )
-        if reduction != "mean":
-            return result
-        return mean_loss(result, self._target_weight(target, weight, ignore_index))
+        def loss(*args: Any, **kwargs: Any) -> Tensor:
+            original = self._original[name]
+            given, reduction = rewrites.bind_loss(original, args, kwargs)
+            input, target, weight = given["input"], given["target"], given["weight"]
+            if input.dim() > 2 and not target.is_floating_point():
+                return rewrites.per_position(loss, **given, reduction=reduction)
+            result: Tensor = original(**given, reduction="none" if reduction == "none" else "sum")
+            if reduction != "mean":
+                return result
+            if target.is_floating_point():  # class probabilities: one row per class distribution
+                classes = 0 if input.dim() == 1 else 1
+                return mean_loss(result, count(target.select(classes, 0)))
+            return mean_loss(result, self._target_weight(target, weight, given["ignore_index"]))
+
+        return loss
 
     def _target_weight(self, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
         valid = target != ignore_index

@@ -29,15 +29,6 @@ MEANS = (
 )
 
 
-def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """Returns the reduction that the old flags ask for."""
-    if size_average is None and reduce is None:
-        return reduction
-    if reduce is False:
-        return "none"
-    return "sum" if size_average is False else "mean"
-
-
 def bind_loss(
     loss: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
@@ -46,8 +37,11 @@ def bind_loss(
     bound = inspect.signature(loss).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    old = [given.pop(name, None) for name in ("size_average", "reduce")]
-    return given, legacy_reduction(old[0], old[1], given.pop("reduction"))
+    average, reduce = (given.pop(name, None) for name in ("size_average", "reduce"))
+    reduction = given.pop("reduction")
+    if average is not None or reduce is not None:  # the old flags
+        reduction = "none" if reduce is False else "sum" if average is False else "mean"
+    return given, reduction
 
 
 def mean_of_elements(original: Function, mean: Callable[[Tensor], Tensor]) -> Function:
