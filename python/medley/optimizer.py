@@ -59,7 +59,6 @@ class AdamW(Optimizer):
         self._check_betas(self.betas)
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
         return {
             "beta1": _number(self.betas, 0),
             "beta2": _number(self.betas, 1),
@@ -99,7 +98,6 @@ class SGD(Optimizer):
             raise ValueError("SGD: nesterov: found momentum 0, expected a momentum > 0")
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
         return {
             "momentum": _number(self.momentum),
             "weight_decay": _number(self.weight_decay),
@@ -121,7 +119,6 @@ class Lion(Optimizer):
         self._check_betas(self.betas)
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
         return {
             "beta1": _number(self.betas, 0),
             "beta2": _number(self.betas, 1),
@@ -153,7 +150,6 @@ class Adafactor(Optimizer):
             self._refuse("d", self.d, "a number > 0")
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
         return {
             "beta2_decay": _number(self.beta2_decay),
             "epsilon": _number(self.eps[0] or 0.0),
@@ -189,7 +185,6 @@ class Muon(Optimizer):
         )
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
         return {
             "momentum": _number(self.momentum),
             "weight_decay": _number(self.weight_decay),
@@ -265,7 +260,6 @@ class Groups(Optimizer):
         return {}
 
     def description(self) -> dict[str, Any]:
-        """Returns what a checkpoint says of it."""
         kinds = dict.fromkeys(each.description()["kind"] for each in self.rules())
         facts: dict[str, Any] = {"kind": " ".join(kinds)}
         for i, (match, optimizer) in enumerate(self.groups):

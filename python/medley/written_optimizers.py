@@ -24,6 +24,11 @@ class Written(Optimizer):
     """An optimizer whose update is a function of tensors."""
 
     is_whole: ClassVar[bool] = False  # the function looks at whole tensors, not at one element
+    state_names: ClassVar[tuple[str, ...]] = ()  # of what is kept of a parameter, in order
+    number_names: ClassVar[tuple[str, ...]] = ()  # the fields that `update` is given
+
+    def __post_init__(self) -> None:
+        self._prepare(**self.hyper_numbers())
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -36,11 +41,11 @@ class Written(Optimizer):
 
     def states(self) -> Mapping[str, StateShape]:
         """Returns the names of what is kept of a parameter, in order, and its shape."""
-        raise NotImplementedError
+        return dict.fromkeys(self.state_names)
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
         """Returns what `update` is given besides `lr` and `step`."""
-        raise NotImplementedError
+        return {name: getattr(self, name) for name in self.number_names}
 
     def numbers(self) -> dict[str, float]:
         """Returns nothing: its numbers are in the program, or come with the step."""
@@ -52,23 +57,18 @@ class Written(Optimizer):
         return [float(each(step)) for each in self.hyper_numbers().values() if callable(each)]
 
     def num_numbers_at(self) -> int:
-        """Returns how many these are."""
         return sum(map(callable, self.hyper_numbers().values()))
 
     def said_numbers(self) -> dict[str, Any]:
-        """Returns its numbers by name, for a checkpoint."""
         return {
             name: each if is_number(each) else "a function of the step"
             for name, each in self.hyper_numbers().items()
         }
 
     def description(self) -> dict[str, Any]:
-        """Returns what a checkpoint says of it."""
         return {**super().description(), "kind": self.name.lower()}
 
     def programs(self, dtypes: set[str], shapes: set[str]) -> tuple[dict[str, str], list[str]]:
-        """Returns the graphs of what it computes, by shape of the parameter or "" for all, and the
-        names of its states."""
         from medley.capture.update import Update, capture_update
 
         if len(dtypes) > 1:
@@ -114,23 +114,18 @@ class Pointwise(Written):
 
     @property
     def name(self) -> str:
-        """How messages and checkpoints call it."""
         return type(self).__name__.lower()
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         return self.function(x, grad, *state, **numbers)
 
     def states(self) -> Mapping[str, StateShape]:
-        """Returns the names of what is kept of a parameter, in order, and its shape."""
         return self.state
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns what the function is given besides `lr` and `step`."""
         return self.hyper
 
     def description(self) -> dict[str, Any]:
-        """Returns what a checkpoint says of it."""
         name = getattr(self.function, "__name__", "function")
         return {**super().description(), "kind": self.kind, "function": name}
 
@@ -214,26 +209,13 @@ class RMSprop(Written):
     momentum: Hyper = 0.0  # 0: nothing is kept
     centered: bool = False  # divides by the standard deviation
 
-    def __post_init__(self) -> None:
-        self._prepare(
-            alpha=self.alpha,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-        )
+    number_names: ClassVar[tuple[str, ...]] = ("alpha", "eps", "weight_decay", "momentum")
 
     def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
         momentum = ["momentum_buffer"] if callable(self.momentum) or self.momentum else []
         return dict.fromkeys(["square_avg", *momentum, *(["grad_avg"] if self.centered else [])])
 
-    def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
-        names = ("alpha", "eps", "weight_decay", "momentum")
-        return {name: getattr(self, name) for name in names}
-
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         kept = dict(zip(self.states(), state, strict=True))
         alpha = numbers["alpha"]
         grad = _decayed(x, grad, numbers)
@@ -258,25 +240,15 @@ class Adagrad(Written):
     initial_accumulator_value: float = 0.0  # of the sum of squares
     eps: Hyper = 1e-10  # added to the root of that
 
-    def __post_init__(self) -> None:
-        self._prepare(
-            lr_decay=self.lr_decay,
-            weight_decay=self.weight_decay,
-            initial_accumulator_value=self.initial_accumulator_value,
-            eps=self.eps,
-        )
-
-    def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
-        return {"sum": None}
-
-    def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
-        names = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
-        return {name: getattr(self, name) for name in names}
+    state_names: ClassVar[tuple[str, ...]] = ("sum",)
+    number_names: ClassVar[tuple[str, ...]] = (
+        "lr_decay",
+        "weight_decay",
+        "initial_accumulator_value",
+        "eps",
+    )
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         (total,) = state
         grad = _decayed(x, grad, numbers)
         made = numbers["step"] - 1
@@ -295,19 +267,10 @@ class Adadelta(Written):
     eps: Hyper = 1e-6  # added to them
     weight_decay: Hyper = 0.0  # added to the gradient
 
-    def __post_init__(self) -> None:
-        self._prepare(rho=self.rho, eps=self.eps, weight_decay=self.weight_decay)
-
-    def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
-        return {"square_avg": None, "acc_delta": None}
-
-    def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
-        return {"rho": self.rho, "eps": self.eps, "weight_decay": self.weight_decay}
+    state_names: ClassVar[tuple[str, ...]] = ("square_avg", "acc_delta")
+    number_names: ClassVar[tuple[str, ...]] = ("rho", "eps", "weight_decay")
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         square, moved = state
         rho, eps = numbers["rho"], numbers["eps"]
         grad = _decayed(x, grad, numbers)
@@ -318,9 +281,9 @@ class Adadelta(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfMoments(Written):
-    """Optimizers with betas: two averages that `state_names` calls."""
+    """Optimizers with betas: the first two of what is kept are averages."""
 
-    state_names: ClassVar[tuple[str, str]] = ("exp_avg", "exp_avg_sq")
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     betas: Betas = (0.9, 0.999)  # each in [0, 1)
     eps: Hyper = 1e-8
     weight_decay: Hyper = 0.0  # added to the gradient
@@ -329,12 +292,7 @@ class _OfMoments(Written):
         self._prepare(eps=self.eps, weight_decay=self.weight_decay)
         self._check_betas(self.betas)
 
-    def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
-        return dict.fromkeys(self.state_names)
-
     def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
         betas = self.betas
         pair: Sequence[Hyper] = (
             (lambda step: betas(step)[0], lambda step: betas(step)[1]) if callable(betas) else betas
@@ -356,10 +314,9 @@ class Adamax(_OfMoments):
     """As torch.optim.Adamax: Adam of the largest gradients."""
 
     lr: Hyper = 2e-3
-    state_names: ClassVar[tuple[str, str]] = ("exp_avg", "exp_inf")
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         grad, average, _ = _moments(x, grad, state, numbers)
         largest = (numbers["beta2"] * state[1]).maximum(grad.abs() + numbers["eps"])
         rate = numbers["lr"] / (1 - numbers["beta1"] ** numbers["step"])
@@ -372,17 +329,12 @@ class NAdam(_OfMoments):
 
     lr: Hyper = 2e-3
     momentum_decay: Hyper = 4e-3  # the higher, the sooner the momentum grows
-
-    def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
-        return {**super().states(), "mu_product": None}
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "mu_product")
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
         return {**super().hyper_numbers(), "momentum_decay": self.momentum_decay}
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         import torch
 
         grad, average, square = _moments(x, grad, state, numbers)
@@ -401,7 +353,6 @@ class RAdam(_OfMoments):
     """As torch.optim.RAdam: Adam that is rectified in its first steps."""
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         import torch
 
         grad, average, square = _moments(x, grad, state, numbers)
@@ -426,6 +377,7 @@ class Rprop(Written):
     lr: Hyper = 1e-2  # the first step of every element
     etas: tuple[float, float] = (0.5, 1.2)  # by which a step shrinks and grows
     step_sizes: tuple[float, float] = (1e-6, 50.0)  # the least and the largest step
+    state_names: ClassVar[tuple[str, ...]] = ("prev", "step_size")
 
     def __post_init__(self) -> None:
         self._prepare()
@@ -434,17 +386,11 @@ class Rprop(Written):
             if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and 0 < pair[0] <= pair[1]):
                 self._refuse(field, pair, "two numbers > 0, the lower one first")
 
-    def states(self) -> Mapping[str, StateShape]:
-        """Returns what is kept of a parameter."""
-        return {"prev": None, "step_size": None}
-
     def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns the numbers of `update`."""
         (shrink, grow), (least, most) = self.etas, self.step_sizes
         return {"shrink": shrink, "grow": grow, "least": least, "most": most}
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
         import torch
 
         before = torch.where(numbers["step"] == 1, numbers["lr"] + torch.zeros_like(x), state[1])
