@@ -11,9 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from medley import whole_tensors
-from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster
-from medley.cursor import Cursor
 from medley.engine import Engine
 from medley.evaluation import is_batch
 from medley.first_step import FirstStep
@@ -26,8 +24,9 @@ from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import exchange
 from medley.run.journal import Kind
-from medley.run.sessions import Session, go_on_after, load, resume, save, session_of
+from medley.run.sessions import Session, go_on_after, session_of
 from medley.trainer import Trainer
+from medley.trainer_session import OfSession
 from medley.trainer_tensors import WholeTensors
 from medley.whole_tensors import CARRIED
 
@@ -43,7 +42,7 @@ class Objective:
     lengths: Lengths | None = None
 
 
-class JointTrainer:
+class JointTrainer(OfSession):
     """Trains `model` on several objectives, in any order: a generator and a discriminator, a
     student and a teacher.
 
@@ -113,15 +112,6 @@ class JointTrainer:
         batches = [data] if is_batch(data, engine.inputs.names) else data
         return self.session.evaluate(engine, batches)
 
-    def catch_up(self) -> Metrics | None:
-        """Goes on where the others are, in a process that takes the place of a lost one, as
-        `Trainer.catch_up` does. The script then begins at the sum of `steps`."""
-        return self.session.catch_up()
-
-    def fail(self, cause: str) -> str:
-        """Ends the run on all devices; returns its first cause, which may be another's."""
-        return self.session.fail(cause)
-
     def predict(self, objective: str, batch: Any) -> dict[str, Any]:
         """Returns what the model gives for one batch of an objective, as `Trainer.predict` does."""
         return self.session.predict(self._of(objective).engine, batch)
@@ -129,11 +119,6 @@ class JointTrainer:
     def reset_carried(self, objective: str, values: Mapping[str, Tensor] | None = None) -> None:
         """Lets the next step of an objective begin anew, as `Trainer.reset_carried` does."""
         self._of(objective).reset_carried(values)
-
-    def finish(self) -> None:
-        """Tells the other devices that this one has nothing more to do; completes what is being
-        saved first."""
-        self.session.finish()
 
     # --- whole tensors ---
 
@@ -155,37 +140,7 @@ class JointTrainer:
         """Returns the averages of parameters that the optimizer of an objective keeps."""
         return self._of(objective).averages()
 
-    # --- checkpoints ---
-
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        keep: int = 3,
-        keep_every: int = 0,
-        wait: bool = True,
-        spread: float = 0.0,
-        data: Cursor | tuple[int, int, int] | None = None,
-    ) -> None:
-        """Writes one checkpoint of all objectives, `folder`/step-<steps of all>, as `Trainer.save`
-        does."""
-        save(self.session, folder, Saving(keep, keep_every, spread), wait, data)
-
-    def load(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        exact: bool = False,
-        parameters_only: bool = False,
-    ) -> Checkpoint:
-        """Takes everything from what `save` wrote for the same objectives under any plans, as
-        `Trainer.load` does. `parameters_only` takes parameters and buffers of the checkpoint of any
-        trainer that has all of them."""
-        return load(self.session, folder, exact, parameters_only)
-
-    def resume(self, folder: str | os.PathLike[str]) -> Checkpoint | None:
-        """Goes on from the newest checkpoint in a folder; None, and nothing, if there is none."""
-        return resume(self.session, folder)
+    # --- files ---
 
     def save_model(self, folder: str | os.PathLike[str]) -> None:
         """Writes parameters and buffers as `Trainer.save_model` does."""

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from medley import _core, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
-from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster
-from medley.cursor import Cursor
 from medley.engine import Engine, OfEngine
 from medley.evaluation import is_batch
 from medley.first_step import FirstStep
@@ -26,8 +24,9 @@ from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import exchange
 from medley.run.journal import Kind
-from medley.run.sessions import go_on_after, load, resume, save, session_of
+from medley.run.sessions import go_on_after, session_of
 from medley.trainer_records import Records
+from medley.trainer_session import OfSession
 from medley.trainer_tensors import WholeTensors
 from medley.whole import Whole
 from medley.whole_tensors import CARRIED, CONSTANT
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-class Trainer(WholeTensors, Records):
+class Trainer(OfSession, WholeTensors, Records):
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
     The parameters are taken from `model` when the trainer is made (in a job: from that of the first
@@ -167,67 +166,10 @@ class Trainer(WholeTensors, Records):
 
     # --- other processes ---
 
-    def fail(self, cause: str) -> str:
-        """Ends the run on all devices; returns its first cause, which may be another's."""
-        return self.session.fail(cause)
-
-    def finish(self) -> None:
-        """Tells the other devices that this one has nothing more to do; the first one says which
-        of them were slower than the plan expects. What is being saved is completed first."""
-        self.session.finish()
-
     def together(self, make: Callable[[], Made]) -> Made:
         """Does what all processes of a job do at the same place; in an elastic run again, if one
         of them is lost meanwhile."""
         return self.session.together(make)
-
-    # --- checkpoints ---
-
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        keep: int = 3,
-        keep_every: int = 0,
-        wait: bool = True,
-        spread: float = 0.0,
-        data: Cursor | tuple[int, int, int] | None = None,
-    ) -> None:
-        """Writes a checkpoint `folder`/step-<steps>: parameters, buffers, the optimizer's state and
-        where training is, which `load` reads under any plan.
-
-        The newest `keep` stay, and those whose step is a multiple of `keep_every`. `data` says
-        where the rows of the next step are. Without `wait` it is written while training goes on,
-        over `spread` seconds if these are more than it needs: a full disk is then said on stderr,
-        and ends nothing. In a job all processes call this, and each writes what its device holds.
-        """
-        save(self.session, folder, Saving(keep, keep_every, spread), wait, data)
-
-    def load(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        exact: bool = False,
-        parameters_only: bool = False,
-    ) -> Checkpoint:
-        """Takes everything from what `save` wrote under any plan: the newest checkpoint in a folder
-        that is whole, or the folder itself if it is one. Training goes on from there.
-
-        `exact` refuses a newest one that is damaged rather than take an older one;
-        `parameters_only` leaves the optimizer and the steps out, which start anew. In a job all
-        processes call this, and each reads what its device needs.
-        """
-        return load(self.session, folder, exact, parameters_only)
-
-    def resume(self, folder: str | os.PathLike[str]) -> Checkpoint | None:
-        """Goes on from the newest checkpoint in a folder; None, and nothing, if there is none."""
-        return resume(self.session, folder)
-
-    def catch_up(self) -> Metrics | None:
-        """Goes on where the others are, in a process that takes the place of a lost one: `step`
-        then returns the metrics of the last step that was made, behind which they may be still, and
-        this those of the one before. Elsewhere nothing."""
-        return self.session.catch_up()
 
     # --- files ---
 

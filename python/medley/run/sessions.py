@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from medley.checkpoint import Checkpoint, Saving
-from medley.cursor import Cursor
 from medley.engine import Engine
 from medley.metrics import Metrics
 from medley.run import ends, exchange
@@ -143,48 +140,6 @@ def session_of(whole: Whole, this: Job | None) -> Session:
     if this is None:
         return LocalSession(whole)
     return ElasticSession(whole, this) if this.elastic else JobSession(whole)
-
-
-def save(
-    session: Session,
-    folder: str | os.PathLike[str],
-    saving: Saving,
-    wait: bool,
-    data: Cursor | tuple[int, int, int] | None,
-) -> None:
-    """Writes a checkpoint: `Trainer.save` says more."""
-    path, place = os.fspath(folder), None if data is None else Cursor(*data)
-    error = session.once(Kind.SAVE, lambda: session.whole.save(path, saving, wait, place))
-    if wait and error:
-        raise OSError(error)
-
-
-def load(
-    session: Session, folder: str | os.PathLike[str], exact: bool, parameters_only: bool
-) -> Checkpoint:
-    """Takes everything from a checkpoint: `Trainer.load` says more."""
-    found = resume(session, folder, exact, parameters_only)
-    if found is None:
-        raise ValueError(f"{folder}: found no checkpoint, expected one")
-    return found
-
-
-def resume(
-    session: Session,
-    folder: str | os.PathLike[str],
-    exact: bool = False,
-    parameters_only: bool = False,
-) -> Checkpoint | None:
-    """Does so if there is one; else returns None."""
-    whole, path = session.whole, os.fspath(folder)
-    told = session.once(Kind.LOAD, lambda: whole.read(path, exact, parameters_only))
-    if told is None:
-        return None
-    found, step, rows, data, counts = told
-    for engine in whole.engines.values():
-        engine.resets.clear()
-    session.begin_at(counts, found)
-    return Checkpoint(found, step, rows, None if data is None else Cursor(*data))
 
 
 def go_on_after(session: Session, read: Callable[[], list[int]]) -> None:
