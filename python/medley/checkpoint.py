@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 import medley
 from medley import _core, _runtime
@@ -29,6 +30,7 @@ from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
 from medley.run import elastic, ends, epochs, exchange
 from medley.run.job import Job
+from medley.whole_tensors import DTYPES
 
 _Read = TypeVar("_Read")
 # A run, what it finds in a checkpoint, and with what the names of its state begin there.
@@ -468,6 +470,45 @@ def read_newest(
 def has_checkpoint(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is a checkpoint or has any."""
     return Path(folder, "COMMIT").exists() or bool(_core.find_checkpoints(os.fspath(folder)))
+
+
+def newest_complete(folder: str) -> str:
+    """Returns the newest complete checkpoint in a folder, or the folder if it is one. Raises
+    ValueError if there is none."""
+    if Path(folder, "COMMIT").exists():
+        return folder
+    for path, _, is_complete in _core.find_checkpoints(folder):
+        if is_complete:
+            return path
+    raise ValueError(f"{folder}: found no checkpoint, expected one")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredValue:
+    """A value of a complete checkpoint."""
+
+    kind: str  # parameter, buffer or state
+    name: str  # of the model; of a state "<moment>:<parameter>"
+    dtype: torch.dtype
+    shape: list[int]
+    read: Callable[[], Tensor]  # all of it
+
+
+def stored_values(path: str) -> list[StoredValue]:
+    """Returns the values of a complete checkpoint. Raises ValueError naming the file if it is not
+    itself."""
+    manifest = _core.Manifest.open(path)
+
+    def value(kind: str, name: str, dtype: torch.dtype, shape: list[int]) -> StoredValue:
+        def read() -> Tensor:
+            data = bytearray(manifest.read(path, kind, name))
+            if not data:
+                return torch.empty(shape, dtype=dtype)
+            return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+        return StoredValue(kind, name, dtype, shape, read)
+
+    return [value(kind, name, DTYPES[dtype], shape) for kind, name, dtype, shape in manifest.values]
 
 
 def candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:

@@ -24,6 +24,11 @@ def _verb(name: str, help: str, example: str, **more: bool) -> Verb:
 
 VERBS = [
     _verb(
+        "convert",
+        "Write the weights of a checkpoint as other programs read them",
+        "medley convert out --to hf -o weights",
+    ),
+    _verb(
         "train",
         "Train a model by name on a folder of text or images",
         "medley train medley_extras.models:gpt --data books --cluster cluster.yaml --epochs 3",

@@ -24,9 +24,9 @@ from zoo_names import NAMES
 
 import medley
 from medley import _core, _testing, checkpoint, cli
-from medley import dcp as restricted
 from medley.cursor import Cursor
 from medley.data.sampler import BatchSampler
+from medley_extras.convert import dcp as restricted
 from medley_extras.models import mlp
 
 ROWS = exactness.ROWS

@@ -244,40 +244,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     return command(arguments)
 
 
-# --- convert --------------------------------------------------------------------------------------
-
-
-def _prepare_convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "checkpoint",
-        help="a checkpoint, a folder of them (the newest), or one of torch.distributed.checkpoint",
-    )
-    parser.add_argument(
-        "--to",
-        choices=["hf", "dcp"],
-        required=True,
-        help="weights as transformers reads them, or everything as torch.distributed.checkpoint "
-        "does",
-    )
-    parser.add_argument("--max-shard", default="5GB", help="of a file (default 5GB)")
-    parser.add_argument("-o", "--output", required=True, help="folder to write to")
-
-
-def _convert(arguments: argparse.Namespace) -> int:
-    from medley.cli import convert
-
-    most = convert.read_size(arguments.max_shard)
-    if arguments.to == "hf":
-        names = convert.to_hf(arguments.checkpoint, arguments.output, most)
-    else:
-        names = convert.to_dcp(arguments.checkpoint, arguments.output)
-    if arguments.json:
-        print(json.dumps({"output": arguments.output, "files": names}))
-        return 0
-    print("\n".join(str(Path(arguments.output, name)) for name in names))
-    return 0
-
-
 VERBS = [
     Verb(
         "capture",
@@ -309,13 +275,6 @@ VERBS = [
         "medley launch plan.json train.py --epochs 3",
         _prepare_launch,
         _launch,
-    ),
-    Verb(
-        "convert",
-        "Write the weights of a checkpoint as other programs read them",
-        "medley convert out --to hf -o weights",
-        _prepare_convert,
-        _convert,
     ),
 ]
 
