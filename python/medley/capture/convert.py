@@ -14,23 +14,12 @@ from torch._functorch._aot_autograd import descriptors as desc
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
-from medley import _core
+from medley import _core, whole_tensors
 from medley.capture.errors import CaptureError
 from medley.capture.side_doors import KEPT
 from medley.capture.trace import Traced
 
-DTYPES: dict[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-}
+DTYPES = {dtype: name for name, dtype in whole_tensors.DTYPES.items()}
 
 # Arguments that say where and how a tensor is stored: the executor decides.
 _PLACEMENT = ("layout", "device", "pin_memory", "memory_format", "generator", "non_blocking")

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 
 import torch
 
-from medley.capture.convert import DTYPES
+from medley.whole_tensors import DTYPES
 
 _OP = re.compile(r"(.*?) = ([\w.]+)\((.*)\) : (.*) @(\w+) \"((?:[^\"\\]|\\.)*)\"(?: at \"(.*)\")?$")
 _INPUT = re.compile(r"(%\d+) = (\w+) \"((?:[^\"\\]|\\.)*)\" : (.*)")
 _TYPE = re.compile(r"none|(\w+)\[([^\]]*)\]")
-_BY_NAME = {text: dtype for dtype, text in DTYPES.items()}
-_FLOATING = {text: dtype for text, dtype in _BY_NAME.items() if dtype.is_floating_point}
+_FLOATING = [name for name, dtype in DTYPES.items() if dtype.is_floating_point]
 _PRODUCTS = ("aten.mm.", "aten.bmm.", "aten.convolution", "medley.attention.", "medley.experts.")
 
 
@@ -130,7 +129,7 @@ def _is_view(name: str) -> bool:
 
 def _types(text: str) -> list[Type | None]:
     return [
-        Type(_BY_NAME[dtype], tuple(filter(None, sizes.split(", ")))) if dtype else None
+        Type(DTYPES[dtype], tuple(filter(None, sizes.split(", ")))) if dtype else None
         for dtype, sizes in _TYPE.findall(text)
     ]
 

@@ -15,11 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from medley.ambient import own_state
 from medley.capture.convert import convert_function
 from medley.capture.errors import CaptureError
+from medley.whole_tensors import DTYPES
 
 _PRIME = 10007  # elements of a pointwise function's tensors
 _NO_PRIME = 2**31 - 1  # of whole tensors no size is a multiple
 _PIECES = (3, 1, 4)
-_DTYPES = {"f32": torch.float32, "f64": torch.float64}
 _NUMBERS_ARE_TENSORS = (
     "`lr`, `step` and hyperparameters that are functions of the step are tensors without dims: use "
     "torch.where in place of `if`, and hyper={'name': lambda step: table[step]} in place of a table"
@@ -68,7 +68,7 @@ def capture_update(update: Update, shapes: Sequence[tuple[int, ...]] | None = No
     Raises ValueError for a function that does not return what it was given, changed, or that looks
     at more than one element where it may not.
     """
-    kind = _DTYPES[update.dtype]
+    kind = DTYPES[update.dtype]
     states = [str(i) for i in range(update.states)]
     inputs = [("parameter", "x"), ("batch", "grad"), *(("state", name) for name in states)]
     sizes = [(_PRIME,)] * len(inputs) if shapes is None else [shapes[0], *shapes]
