@@ -14,7 +14,6 @@ import json
 import math
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +29,7 @@ from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
 from medley.run import elastic, ends, epochs, exchange
 from medley.run.job import Job
+from medley.run.patience import say
 from medley.whole_tensors import DTYPES
 
 _Read = TypeVar("_Read")
@@ -69,11 +69,6 @@ class Saving:
             )
         if not 0 <= self.spread <= 86_400:
             raise ValueError(f"spread: found {self.spread}, expected seconds, up to those of a day")
-
-
-def say(line: str) -> None:
-    """Tells people what does not end the run."""
-    print(f"medley: {line}", file=sys.stderr, flush=True)
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch.utils.data
 
 from medley import _core
 from medley.callbacks import Callback, Progress
-from medley.checkpoint import Checkpoint, say
+from medley.checkpoint import Checkpoint
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
 from medley.data.stream import StreamLoader
@@ -23,6 +23,7 @@ from medley.metrics import Metrics, scalars_of
 from medley.metrics_file import MetricsFile
 from medley.run import ends, exchange, job
 from medley.run.interrupt import Interrupt
+from medley.run.patience import say
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer

@@ -9,8 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from medley.checkpoint import say
 from medley.files import make_folder, unwritable, write_atomically
+from medley.run.patience import say
 
 _LINES_KEPT = 8  # more than the first process may not have written
 

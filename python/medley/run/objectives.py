@@ -15,6 +15,7 @@ from medley.plan import Plan
 from medley.run import devices, exchange, job
 from medley.run.ahead import key_of
 from medley.run.elastic import Member
+from medley.run.patience import say
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
 from medley.run.tempo import Factors, wanted
@@ -143,7 +144,7 @@ class Objectives:
         """Returns where copies live under the plan of an epoch, of the only objective."""
         homes = _core.SecondHomes(self.programs(epoch)[0], self.first.machines)
         if homes.without and self._member.name == self.plans(epoch)[0].devices[0]:
-            checkpoint.say(
+            say(
                 f"second homes: nobody has room for {homes.without} bytes that one failure would "
                 "take; a checkpoint may bring them back"
             )
@@ -209,7 +210,7 @@ class Objectives:
         assert taken is not None
         found, manifest = taken
         if self._member.name == members[0]:
-            checkpoint.say(f"all go back to {found.path}")
+            say(f"all go back to {found.path}")
         held = [
             run.shard(*each)
             for run in runs
