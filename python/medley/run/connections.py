@@ -9,7 +9,8 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 # Of silence: the kernel asks after IDLE, then every INTERVAL, and gives up after DEAD.
 IDLE_SECONDS = 4
@@ -18,29 +19,31 @@ DEAD_SECONDS = 12
 _CONNECTED, _LISTENS = "01", "0A"  # in /proc/net/tcp
 
 
-@contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def guarded() -> AbstractContextManager[None]:
     """The connections that this process makes inside the block break when their link is dead.
 
     Nothing happens where the system has no /proc.
     """
-    before = _sockets()
-    try:
-        yield
-    finally:
-        for inode, descriptor in _sockets().items():
-            if inode not in before:
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    _guard(descriptor)
+    return _each_made(_guard)
 
 
-@contextlib.contextmanager
-def copied(copies: list[int]) -> Iterator[None]:
+def copied(copies: list[int]) -> AbstractContextManager[None]:
     """Adds to `copies` a descriptor of each connection that this process makes inside the block.
 
     Shutting down a copy ends the connection for all that use it. What listens is left alone: Gloo
     ends the process when that is shut down.
     """
+
+    def keep(made: socket.socket) -> None:
+        if made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0:
+            copies.append(made.detach())
+
+    return _each_made(keep)
+
+
+@contextlib.contextmanager
+def _each_made(use: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Gives `use` a copy of each TCP socket that this process makes inside the block."""
     before = _sockets()
     try:
         yield
@@ -48,36 +51,26 @@ def copied(copies: list[int]) -> Iterator[None]:
         for inode, descriptor in _sockets().items():
             if inode not in before:
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    copy = os.dup(descriptor)
-                    if _is_connected(copy):
-                        copies.append(copy)
-                    else:
-                        os.close(copy)
+                    _with_copy(descriptor, use)
 
 
-def _is_connected(descriptor: int) -> bool:
-    blocks = os.get_blocking(descriptor)
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        os.set_blocking(descriptor, blocks)
-        if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.type != socket.SOCK_STREAM:
-            return False
-        return copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
-
-
-def _guard(descriptor: int) -> None:
+def _with_copy(descriptor: int, use: Callable[[socket.socket], None]) -> None:
     blocks = os.get_blocking(descriptor)
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         os.set_blocking(descriptor, blocks)  # as it was, whatever socket.setdefaulttimeout() says
-        if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.type != socket.SOCK_STREAM:
-            return
-        copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (
-            (socket.TCP_KEEPIDLE, IDLE_SECONDS),
-            (socket.TCP_KEEPINTVL, INTERVAL_SECONDS),
-            (socket.TCP_KEEPCNT, (DEAD_SECONDS - IDLE_SECONDS) // INTERVAL_SECONDS),
-            (socket.TCP_USER_TIMEOUT, 1000 * DEAD_SECONDS),
-        ):
-            copy.setsockopt(socket.IPPROTO_TCP, option, value)
+        if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+            use(copy)
+
+
+def _guard(made: socket.socket) -> None:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, IDLE_SECONDS),
+        (socket.TCP_KEEPINTVL, INTERVAL_SECONDS),
+        (socket.TCP_KEEPCNT, (DEAD_SECONDS - IDLE_SECONDS) // INTERVAL_SECONDS),
+        (socket.TCP_USER_TIMEOUT, 1000 * DEAD_SECONDS),
+    ):
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def addresses() -> list[str]:
