@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -51,15 +50,6 @@ class Sums:
         if not self.rows:
             raise ValueError("evaluate: found no batch, expected one at least")
         return {name: value / self.rows for name, value in self.values.items()}
-
-    def to_text(self) -> str:
-        """For other processes."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @staticmethod
-    def parse(text: str) -> Sums:
-        """Of what to_text() returns."""
-        return Sums(**json.loads(text))
 
 
 @dataclasses.dataclass

@@ -31,11 +31,6 @@ def test_a_card_without_kernels_is_named():
     assert accelerators.no_kernels(1, "A100", (8, 0), CU130) == ""
 
 
-def test_what_a_process_says_is_what_the_others_read():
-    found = Found("a", 1, ["u", "v"], ["cuda:1 (A100): no kernels"])
-    assert accelerators.parse(accelerators.to_text(found)) == found
-
-
 def test_processes_without_gpus_run_on_processors():
     assert choose(NAMES, GPU, [Found("a", 0, [], []), Found("b", 0, [], [])]) == ["cpu", "cpu"]
 

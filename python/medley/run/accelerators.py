@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Sequence
@@ -65,16 +64,6 @@ def find(local_rank: int = 0) -> Found:
             problems.append(no_kernels(number, facts.name, capability, compiled))
     platform = "CUDA" if torch.version.hip is None else "ROCm"
     return Found(host, local_rank, gpus, [problem for problem in problems if problem], platform)
-
-
-def to_text(found: Found) -> str:
-    """Returns what one process tells the others."""
-    return json.dumps(found)
-
-
-def parse(text: str) -> Found:
-    """Returns what another process has said."""
-    return Found(*json.loads(text))
 
 
 def choose(

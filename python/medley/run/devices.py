@@ -44,8 +44,7 @@ def options(
             f"of the plan ({', '.join(names)})"
         )
     by_rank = ["CPU"] * this.size if emulation else [cluster.kind(n).name for n in numbers]
-    said = accelerators_of_all(this.local_rank)[: this.size]
-    found = [accelerators.parse(text) for text in said]
+    found = accelerators_of_all(this.local_rank)[: this.size]
     asked = job.backend()
     chosen = accelerators.choose(names, by_rank, found, shared=asked == "gloo")
     if this.elastic:
@@ -70,9 +69,10 @@ def options(
     }
 
 
-def accelerators_of_all(local_rank: int) -> list[str]:
-    """Returns what each process can compute on, as a text."""
-    return exchange.texts(accelerators.to_text(accelerators.find(local_rank)))
+def accelerators_of_all(local_rank: int) -> list[accelerators.Found]:
+    """Returns what each process can compute on."""
+    every = exchange.values(accelerators.find(local_rank))
+    return [accelerators.Found(*each) for each in every]
 
 
 def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -> dict[str, Any]:

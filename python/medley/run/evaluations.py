@@ -7,6 +7,7 @@ of then. While one is made, nobody is taken in who can wait.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ class _Progress:
 
     def agree(self) -> None:
         """Takes the sums of whoever has come farthest."""
-        told = [Sums.parse(text) for text in exchange.texts(self.sums.to_text())]
+        told = [Sums(**each) for each in exchange.values(dataclasses.asdict(self.sums))]
         self.sums = max(told, key=lambda each: each.batches)
 
     def next(self) -> Any:
