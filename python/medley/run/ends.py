@@ -138,26 +138,25 @@ def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
         member.fail(cause)
     if _process.store is None:
         return
-    failure = {
-        "device": name(),
-        "told_by": name(),
-        "in_exchange": in_exchange,
-        "blame": blame,
-        "cause": f"{name()}: {cause}",
-    }
     with contextlib.suppress(OSError):
-        _process.store.set_first(FIRST_FAILURE, json.dumps(failure))
+        _tell_first(name(), in_exchange, blame, f"{name()}: {cause}")
 
 
 def tell_of_an_exchange(cause: str, finished: bool) -> None:
     """Tells the others why an exchange fails here: one of them has `finished`, which is a mistake
     of the caller, or a connection is lost, which follows from the end of another process."""
+    device, blame = ("", "caller") if finished else (name(), "environment")
+    _tell_first(device, not finished, blame, cause)
+
+
+def _tell_first(device: str, in_exchange: bool, blame: str, cause: str) -> None:
+    """Leaves the failure in the store, unless there is one."""
     assert _process.store is not None
     failure = {
-        "device": "" if finished else name(),
+        "device": device,
         "told_by": name(),
-        "in_exchange": not finished,
-        "blame": "caller" if finished else "environment",
+        "in_exchange": in_exchange,
+        "blame": blame,
         "cause": cause,
     }
     _process.store.set_first(FIRST_FAILURE, json.dumps(failure))

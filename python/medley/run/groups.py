@@ -157,15 +157,12 @@ class World:
         return dist.get_world_size()
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
-        """Gives a tensor of one process to all."""
         dist.broadcast(tensor, src=rank)
 
     def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
-        """Gives the tensors of all processes to all."""
         dist.all_gather(tensors, own)
 
     def all_reduce_max(self, tensor: Tensor) -> None:
-        """Gives the largest of all processes' values to all."""
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
 
 
@@ -180,15 +177,12 @@ class Reordered:
         self.rank = self._order.index(peers.rank)
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
-        """Gives a tensor of one process to all."""
         self.peers.broadcast(tensor, self._order[rank])
 
     def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
-        """Gives the tensors of all processes to all."""
         self.peers.all_gather([tensors[self._order.index(i)] for i in range(self.size)], own)
 
     def all_reduce_max(self, tensor: Tensor) -> None:
-        """Gives the largest of all processes' values to all."""
         self.peers.all_reduce_max(tensor)
 
     def ranks(self, ranks: Sequence[int]) -> list[int]:
