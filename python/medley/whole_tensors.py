@@ -104,17 +104,6 @@ def start(
     read: Callable[[], Mapping[str, Tensor]],
 ) -> None:
     """Gives the devices the initial values that `read` returns, on the first process only."""
-    with exchange.reordered(None):  # the first one of the job, whatever the plan
-        _start(run, job, types, constants, read)
-
-
-def _start(
-    run: Any,
-    job: Job | None,
-    types: Types,
-    constants: Mapping[str, Tensor],
-    read: Callable[[], Mapping[str, Tensor]],
-) -> None:
     values: dict[tuple[str, str], Tensor] = {}
     # A stage has no buffer that none of its ops reads.
     kept = set(run.values) & set(types)
@@ -126,15 +115,16 @@ def _start(
                 values[kind, name] = _checked(types, kind, name, tensors.get(name))
         return b""
 
-    first() if job is None else exchange.from_first(first, "reads the initial values")
-    run.clear_state()
-    for (kind, name), (dtype, shape) in types.items():
-        if (kind, name) in kept:
-            value = values.get((kind, name))
-            if job is not None:
-                value = exchange.tensor_from(0, value, sizes_of(shape), dtype)
-            assert value is not None
-            run.load(kind, name, value.detach().cpu())
+    with exchange.reordered(None):  # the first one of the job, whatever the plan
+        first() if job is None else exchange.from_first(first, "reads the initial values")
+        run.clear_state()
+        for (kind, name), (dtype, shape) in types.items():
+            if (kind, name) in kept:
+                value = values.get((kind, name))
+                if job is not None:
+                    value = exchange.tensor_from(0, value, sizes_of(shape), dtype)
+                assert value is not None
+                run.load(kind, name, value.detach().cpu())
 
 
 def _checked(types: Types, kind: str, name: str, value: Tensor | None) -> Tensor:
