@@ -87,6 +87,7 @@ MODULES = {
     ],
     "The command line": [
         "medley.cli.verb.Verb",
+        "medley.cli.verb.verb_of",
         "medley.cli.verb.progress",
         "medley.cli.core.ask",
         "medley.cli.core.command_of_core",

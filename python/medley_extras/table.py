@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-
-from medley.cli.verb import Verb
+from medley.cli.verb import Verb, verb_of
 
 
 def _verb(name: str, help: str, example: str, **more: bool) -> Verb:
-    """Returns the verb of the package that has its name, which is imported when it is used: its
-    functions are prepare(parser) and command(arguments)."""
-    package = f"medley_extras.{name}"
-
-    def prepare(parser: argparse.ArgumentParser) -> None:
-        importlib.import_module(package).prepare(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        return int(importlib.import_module(package).command(arguments))
-
-    return Verb(name, help, example, prepare, run, **more)
+    """Returns the verb of the package that has its name."""
+    return verb_of(f"medley_extras.{name}", name, help, example, **more)
 
 
 VERBS = [

@@ -6,6 +6,7 @@ at the same time as the others, as in a run, and pairs of them the links between
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import json
@@ -355,10 +356,16 @@ def measure() -> tuple[list[Device], list[Link]]:
     return devices, [pair.measure(*each) for each in pairs_of(pools)]
 
 
-def probe(output: Path, as_json: bool) -> int:
-    """Measures, writes the cluster and prints what was found."""
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.add_argument("-o", "--output", default="cluster.yaml", help="write the cluster here")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measures, writes the cluster and prints what was found; returns the exit code."""
     from rich.console import Console
 
+    output, as_json = Path(arguments.output), arguments.json
     this = job.current()
     first = this is None or this.rank == 0
     console = Console(stderr=True)

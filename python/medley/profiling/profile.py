@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs `medley profile`."""
+    sys.path.insert(0, os.getcwd())
     budget = read_seconds(arguments.budget) if arguments.budget else None
     window = read_seconds(arguments.window, "--window") if arguments.window else 0.0
     busy = read_seconds(arguments.busy, "--busy") if arguments.busy else 0.0
