@@ -108,7 +108,9 @@ MODULES = {
         "medley.fit.Settings",
         "medley.fit.Fitted",
         "medley.fit.expect_no_checkpoint",
+        "medley.run.exchange.join",
         "medley.run.exchange.from_first",
+        "medley.run.exchange.texts",
         "medley.run.exchange.values",
         "medley.run.job.current",
         "medley.run.job.Job",
@@ -127,8 +129,6 @@ MODULES = {
         "medley.run.accelerators.find",
         "medley.run.accelerators.Found",
         "medley.run.accelerators.no_kernels",
-        "medley.profiling.probe.measure_device",
-        "medley.profiling.probe.median_seconds",
     ],
 }
 BELOW = """# Modules

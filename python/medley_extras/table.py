@@ -12,6 +12,12 @@ def _verb(name: str, help: str, example: str, **more: bool) -> Verb:
 
 VERBS = [
     _verb(
+        "probe",
+        "Measure the devices here and the links between them, as a cluster.yaml",
+        "medley probe -o cluster.yaml",
+        is_of_a_job=True,
+    ),
+    _verb(
         "convert",
         "Write the weights of a checkpoint as other programs read them",
         "medley convert out --to hf -o weights",

@@ -15,8 +15,8 @@ import torch
 import warm_start
 from medley import cli
 from medley.cluster import parse_cluster
-from medley.profiling import probe
-from medley.profiling.probe import Device, Link, cluster_text, kinds_of, pairs_of, pools_of
+from medley_extras import probe
+from medley_extras.probe import Device, Link, cluster_text, kinds_of, pairs_of, pools_of
 
 
 def device(host: str, rate: float = 1e12, model: str = "A") -> Device:
@@ -82,7 +82,7 @@ def test_measures_this_machine(
 def test_two_processes_measure_the_link_between_them(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
-        "import sys\nfrom medley.profiling import probe\nfrom medley.cli import main\n"
+        "import sys\nfrom medley_extras import probe\nfrom medley.cli import main\n"
         "probe._ENOUGH = 0.005\nsys.exit(main())\n"
     )
     path = tmp_path / "cluster.yaml"

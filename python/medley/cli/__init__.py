@@ -28,13 +28,6 @@ VERBS = [
         ends_at_once=True,
     ),
     verb_of(
-        "medley.profiling.probe",
-        "probe",
-        "Measure the devices here and the links between them, as a cluster.yaml",
-        "medley probe -o cluster.yaml",
-        is_of_a_job=True,
-    ),
-    verb_of(
         "medley.profiling.profile",
         "profile",
         "Measure what the ops and collectives of a model take on the devices of a cluster",

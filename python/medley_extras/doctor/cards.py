@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from medley.cluster import kinds_meant, one_device, parse_cluster
-from medley.profiling.probe import measure_device, median_seconds
 from medley.run import accelerators
 from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
+from medley_extras.probe import measure_device, median_seconds
 
 _NEAR = 0.15  # figures that differ by less from the catalogue's are as expected
 _LOAD_SECONDS = 5.0

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import medley
-from medley.profiling.probe import median_seconds
 from medley_extras.doctor import ranks
 from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
 from medley_extras.doctor.written_out import whole_attention, whole_attention_backward
 from medley_extras.models import gpt
+from medley_extras.probe import median_seconds
 
 _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _CLOSE = {"f64": 1e-10, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}  # of the largest element
