@@ -57,6 +57,11 @@ class Batch:
                 shape[dim] = rows * elements
         return shapes
 
+    def empty(self, rows: int) -> list[Tensor]:
+        """Returns tensors without values for a batch of so many rows."""
+        pairs = zip(self.tensors, self.shapes(rows), strict=True)
+        return [torch.empty(shape, dtype=tensor.dtype) for tensor, shape in pairs]
+
 
 def entries(batch: Any) -> dict[str, Any]:
     """Returns what a batch holds by name: of a tensor "0", of a tuple or list the positions, of a

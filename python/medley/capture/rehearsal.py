@@ -31,30 +31,7 @@ from medley.capture.state import Attributes, RandomStates, Values, changes
 from medley.capture.trace import choose_primes, source_of
 
 # Rows: so few that a loop over them is short.
-_FEW = (
-    29,
-    31,
-    37,
-    41,
-    43,
-    47,
-    53,
-    59,
-    61,
-    67,
-    71,
-    73,
-    79,
-    83,
-    89,
-    97,
-    101,
-    103,
-    107,
-    109,
-    113,
-    127,
-)
+_FEW = [n for n in range(29, 128) if all(n % divisor for divisor in range(2, 12))]  # primes
 # Ops that a trace may have: so many times those of a rehearsal, and some more. PyTorch takes some
 # ops apart only while it traces; a loop over the rows has thousands of times as many.
 _TIMES = 10
@@ -327,10 +304,7 @@ def _run(
 
 def _forward(root: Root, batch: Batch, rows: int) -> Tensor:
     rng = torch.empty(2, dtype=torch.int64)
-    tensors = [
-        torch.empty(shape, dtype=tensor.dtype)
-        for tensor, shape in zip(batch.tensors, batch.shapes(rows), strict=True)
-    ]
+    tensors = batch.empty(rows)
     for tensor in (rng, *tensors):
         _set_mark(tensor, _Mark(0, True))
     return root.rehearse(rng, *tensors)[0]

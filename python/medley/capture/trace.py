@@ -112,12 +112,8 @@ def trace(
         ):
             root.assigned.update(assigned)
             rng = torch.empty(2, dtype=torch.int64)
-            tensors = [
-                torch.empty(shape, dtype=tensor.dtype)
-                for tensor, shape in zip(batch.tensors, batch.shapes(prime), strict=True)
-            ]
             joint = aot_export_joint_with_descriptors(
-                stack, root, (rng, *tensors), decompositions={}
+                stack, root, (rng, *batch.empty(prime)), decompositions={}
             )
     except CaptureError as error:
         shown = re.sub(rf"(?<=[\[ ]){prime}(?=[,\]])", "b", str(error))  # in shapes
