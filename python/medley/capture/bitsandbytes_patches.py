@@ -15,11 +15,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from medley.capture.errors import CaptureError
+from medley.capture.patches import Patch
 
 _PER_BYTE = 2  # numbers
 
 
-def bitsandbytes_patches() -> Iterator[tuple[Any, str, Any]]:
+def bitsandbytes_patches() -> Iterator[Patch]:
     """Yields (owner, name, replacement) for bitsandbytes, if it has been imported."""
     modules = sys.modules.get("bitsandbytes.nn.modules")
     if modules is not None and hasattr(modules, "Linear4bit"):

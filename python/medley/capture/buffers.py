@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from medley.capture.errors import CaptureError
 from medley.capture.modules import calling_line
+from medley.capture.patches import patched
 from medley.capture.side_doors import KEPT
 
 Place = tuple[str, str]  # path of the module, name of the buffer
@@ -69,8 +71,7 @@ class _Snapshot:
         self._parameters = [dict(module._parameters) for _, module in self._modules]
         self.lines: dict[tuple[int, str], str] = {}  # that give a module a parameter
 
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def noted(self) -> AbstractContextManager[None]:
         """Notes the lines inside the block that give modules parameters."""
         original = nn.Module.register_parameter
 
@@ -78,11 +79,7 @@ class _Snapshot:
             self.lines[id(module), name] = calling_line()
             original(module, name, parameter)
 
-        nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
-        try:
-            yield
-        finally:
-            nn.Module.register_parameter = original  # type: ignore[method-assign]
+        return patched([(nn.Module, "register_parameter", register)])
 
     def assigned(self) -> Iterator[_Assigned]:
         """Yields the buffers that have become others. Raises CaptureError for a parameter, and for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,13 +14,13 @@ import torch.nn.functional as F  # noqa: N812
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.overrides import TorchFunctionMode
 
 from medley import custom_ops
 from medley.capture import random_ops, recurrent
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
-from medley.capture.random_ops import channel_dropout, dropout
+from medley.capture.patches import Patch, Replacing, patched
+from medley.capture.random_ops import dropout, dropouts
 
 Function = Callable[..., Any]
 
@@ -40,51 +41,27 @@ def substitute(model: nn.Module, seed: int | None = None, step: int = 0) -> Iter
         stack.enter_context(rng)
         stack.enter_context(modules.watch(model))
         functional = _functional(modules.site)
-        for owner, name, replacement in (
-            *((F, name, each) for name, each in functional.items()),
-            *_noted_checkpoints(modules),
-            *((kind, "forward", _unpacked(kind.forward)) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
+        for patches in (
+            ((F, name, each) for name, each in functional.items()),
+            _noted_checkpoints(modules),
+            ((kind, "forward", _unpacked(kind.forward)) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
         ):
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, replacement)
-        stack.enter_context(_Mode(_by_function(functional, modules.site)))
+            stack.enter_context(patched(patches))
+        stack.enter_context(Replacing(_by_function(functional)))
         stack.enter_context(random_ops.RandomOps(modules.site, lambda: None))
         yield
 
 
-class _Mode(TorchFunctionMode):
-    """Replaces functions that the model has imported by name."""
-
-    def __init__(self, replacements: dict[Any, Function]) -> None:
-        super().__init__()
-        self._replacements = replacements
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with contextlib.suppress(TypeError):  # not hashable
-            func = self._replacements.get(func, func)
-        return func(*args, **(kwargs or {}))
-
-
-_ORIGINALS = {
-    name: getattr(F, name)
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention")
-}
+_NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention")
+_ORIGINALS = {name: getattr(F, name) for name in _NAMES}
 
 
 def _functional(site: Callable[[], int]) -> dict[str, Function]:
-    def own(*args: Any, **kwargs: Any) -> Tensor:
-        return dropout(site, *args, **kwargs)
-
-    return {
-        "dropout": own,
-        "dropout1d": channel_dropout(own, 1),
-        "dropout2d": channel_dropout(own, 2),
-        "dropout3d": channel_dropout(own, 3),
-        "scaled_dot_product_attention": _attention(own),
-    }
+    own = functools.partial(dropout, site)
+    return {**dropouts(own), "scaled_dot_product_attention": _attention(own)}
 
 
-def _by_function(functional: dict[str, Function], site: Callable[[], int]) -> dict[Any, Function]:
+def _by_function(functional: dict[str, Function]) -> dict[Any, Function]:
     own = functional["dropout"]
     found = {_ORIGINALS[name]: each for name, each in functional.items()} | {torch.dropout: own}
     for layers in recurrent.FUNCTIONS:
@@ -139,7 +116,7 @@ def _attention(own: Function) -> Function:
     return attention
 
 
-def _noted_checkpoints(modules: ModuleStack) -> Iterator[tuple[Any, str, Any]]:
+def _noted_checkpoints(modules: ModuleStack) -> Iterator[Patch]:
     """Yields the patches with which activation checkpointing draws the same numbers again."""
 
     def noted(function: Function) -> Function:

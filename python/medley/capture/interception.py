@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 import torch.utils.checkpoint
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from medley.capture import assertions, pictures, random_ops, recurrent, rewrites, side_doors
 from medley.capture.attention import attention
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import ROWS_FIRST, CaptureError, RowsError
 from medley.capture.modules import ModuleStack, calling_line
+from medley.capture.patches import Patch, Replacing, patched
 from medley.capture.peft_patches import peft_patches
 from medley.capture.row_counts import RowCounts, count, mean_loss
 from medley.capture.sequences import ctc_loss, sequence_patches
@@ -57,15 +57,10 @@ class Interceptor:
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": functools.partial(attention, self.dropout),
-            "dropout": self.dropout,
-            "dropout1d": random_ops.channel_dropout(self.dropout, 1),
-            "dropout2d": random_ops.channel_dropout(self.dropout, 2),
-            "dropout3d": random_ops.channel_dropout(self.dropout, 3),
+            **random_ops.dropouts(self.dropout),
             "cross_entropy": self._class_loss("cross_entropy"),
             "nll_loss": self._class_loss("nll_loss"),
-            "adaptive_avg_pool1d": self.adaptive_pool(1),
-            "adaptive_avg_pool2d": self.adaptive_pool(2),
-            "adaptive_avg_pool3d": self.adaptive_pool(3),
+            **{f"adaptive_avg_pool{dims}d": self.adaptive_pool(dims) for dims in (1, 2, 3)},
             "gaussian_nll_loss": functools.partial(rewrites.gaussian_nll_loss, self.mean),
             "embedding": functools.partial(rewrites.embedding, F.embedding),
             "embedding_bag": functools.partial(rewrites.embedding_bag, F.embedding_bag),
@@ -85,45 +80,36 @@ class Interceptor:
         ):
             self.functional[name] = self._elementwise_loss(name)
         self._original = {name: getattr(F, name) for name in self.functional}
-        self._by_function: dict[Any, Callable[..., Any]] = {
+        self.by_function: dict[Any, Callable[..., Any]] = {
             self._original[name]: replacement for name, replacement in self.functional.items()
         }
-        self._by_function[torch.dropout] = self.dropout
+        self.by_function[torch.dropout] = self.dropout
         for mean in (torch.mean, Tensor.mean):
-            self._by_function[mean] = self.mean
-        self._by_function[torch._weight_norm] = rewrites.weight_norm
-        self._by_function[torch.bucketize] = rewrites.bucketize
+            self.by_function[mean] = self.mean
+        self.by_function[torch._weight_norm] = rewrites.weight_norm
+        self.by_function[torch.bucketize] = rewrites.bucketize
         for layers in recurrent.FUNCTIONS:
-            self._by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
-        self._by_function.update(RowCounts(lambda: self.prime).replacements())
+            self.by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
+        self.by_function.update(RowCounts(lambda: self.prime).replacements())
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
-            self._by_function[variance] = functools.partial(self.variance, variance)
+            self.by_function[variance] = functools.partial(self.variance, variance)
         self.has_pictures = False  # equally many in each row of the batch
         for scatter in (torch.masked_scatter, Tensor.masked_scatter):
-            self._by_function[scatter] = functools.partial(
+            self.by_function[scatter] = functools.partial(
                 self._of_pictures, pictures.masked_scatter, scatter
             )
         for unbind in (torch.unbind, Tensor.unbind):
-            self._by_function[unbind] = functools.partial(
-                self._of_pictures, pictures.unbind, unbind
-            )
+            self.by_function[unbind] = functools.partial(self._of_pictures, pictures.unbind, unbind)
         self.refused: list[Exception] = []  # questions about values whose error the model may catch
-        self._by_function.update(assertions.replacements(self.refused))
-        self._by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
-        self._by_function.update(side_doors.replacements())
-        self._by_function[Tensor.__getitem__] = functools.partial(
+        self.by_function.update(assertions.replacements(self.refused))
+        self.by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
+        self.by_function.update(side_doors.replacements())
+        self.by_function[Tensor.__getitem__] = functools.partial(
             rewrites.first_of, Tensor.__getitem__
         )
-        self._by_function[Tensor.__setitem__] = functools.partial(
+        self.by_function[Tensor.__setitem__] = functools.partial(
             rewrites.assign, Tensor.__setitem__
         )
-
-    def replacement(self, function: Any) -> Callable[..., Any] | None:
-        """Returns what replaces `function`, if anything does."""
-        try:
-            return self._by_function.get(function)
-        except TypeError:  # not hashable
-            return None
 
     def _of_pictures(
         self, replacement: Callable[..., Any], original: Callable[..., Any], *args: Any, **kw: Any
@@ -245,23 +231,6 @@ class Interceptor:
         return pool
 
 
-class _Mode(TorchFunctionMode):
-    def __init__(self, interceptor: Interceptor) -> None:
-        super().__init__()
-        self._interceptor = interceptor
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        replacement = self._interceptor.replacement(func)
-        with self._interceptor.scope():
-            return (replacement or func)(*args, **(kwargs or {}))
-
-
 class _NoCheckpoint:
     """In place of reentrant activation checkpointing: the planner decides what is recomputed."""
 
@@ -327,66 +296,52 @@ def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-@contextlib.contextmanager
-def on_one_device(device: torch.device) -> Iterator[None]:
+def on_one_device(device: torch.device) -> AbstractContextManager[None]:
     """Lets a model run on one device: what divides its batch over several does nothing, and on a
     CPU autocast is that of the CPU."""
-    with contextlib.ExitStack() as stack:
-        patches: list[tuple[Any, str, Any]] = [
-            (wrapper, "forward", _forward_inside)
-            for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        ]
-        if device.type == "cpu":
-            patches.append((torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__)))
-        for owner, name, value in patches:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        yield
+    patches: list[Patch] = [
+        (wrapper, "forward", _forward_inside)
+        for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    ]
+    if device.type == "cpu":
+        patches.append((torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__)))
+    return patched(patches)
 
 
 @contextlib.contextmanager
 def intercept(interceptor: Interceptor) -> Iterator[None]:
     """Puts the replacements in force inside the block."""
-    patched: list[tuple[Any, str, Any]] = []
+    with (
+        patched(_patches(interceptor)),
+        uncompiled(),
+        on_one_device(torch.device("cpu")),
+        Replacing(interceptor.by_function, interceptor.scope),
+        random_ops.RandomOps(interceptor.site, interceptor.count_op),
+    ):
+        yield
 
-    def patch(owner: Any, name: str, value: Any) -> None:
-        patched.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
 
-    try:
-        for name, replacement in interceptor.functional.items():
-            patch(F, name, replacement)
-        patch(torch.utils.checkpoint, "CheckpointFunction", _NoCheckpoint)
-        patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint)
-        patch(torch, "cond", _cond)
-        for name, position in (("_check_with", 1), ("_assert", 0), ("_assert_scalar", 0)):
-            check = getattr(torch, name)
-            patch(torch, name, assertions.dropped(interceptor.refused, check, position))
-        patch(nn.Module, "_apply", _refuse_conversion)
-        patch(nn.modules.transformer, "_detect_is_causal_mask", _said_causal)
-        patch(torch.distributions.Distribution, "_validate_args", False)
-        norms = nn.modules.batchnorm._BatchNorm
-        patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
-        for owner, name in random_ops.SEEDS:
-            patch(owner, name, random_ops.refuse_seed)
-        for owner, name, replacement in (
-            *capture_patches(),
-            *(pictures.picture_patches(interceptor.prime) if interceptor.has_pictures else ()),
-            *bitsandbytes_patches(),
-            *peft_patches(),
-            *side_doors.side_door_patches(),
-            *sequence_patches(interceptor.dropout),
-        ):
-            patch(owner, name, replacement)
-        for owner, name, replacement in transformers_patches():
-            patch(owner, name, replacement)
-        with (
-            uncompiled(),
-            on_one_device(torch.device("cpu")),
-            _Mode(interceptor),
-            random_ops.RandomOps(interceptor.site, interceptor.count_op),
-        ):
-            yield
-    finally:
-        for owner, name, value in reversed(patched):
-            setattr(owner, name, value)
+def _patches(interceptor: Interceptor) -> Iterator[Patch]:
+    for name, replacement in interceptor.functional.items():
+        yield F, name, replacement
+    yield torch.utils.checkpoint, "CheckpointFunction", _NoCheckpoint
+    yield torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint
+    yield torch, "cond", _cond
+    for name, position in (("_check_with", 1), ("_assert", 0), ("_assert_scalar", 0)):
+        check = getattr(torch, name)
+        yield torch, name, assertions.dropped(interceptor.refused, check, position)
+    yield nn.Module, "_apply", _refuse_conversion
+    yield nn.modules.transformer, "_detect_is_causal_mask", _said_causal
+    yield torch.distributions.Distribution, "_validate_args", False
+    norms = nn.modules.batchnorm._BatchNorm
+    yield norms, "forward", rewrites.cumulative_batch_norm(norms.forward)
+    for owner, name in random_ops.SEEDS:
+        yield owner, name, random_ops.refuse_seed
+    yield from capture_patches()
+    if interceptor.has_pictures:
+        yield from pictures.picture_patches(interceptor.prime)
+    yield from bitsandbytes_patches()
+    yield from peft_patches()
+    yield from side_doors.side_door_patches()
+    yield from sequence_patches(interceptor.dropout)
+    yield from transformers_patches()

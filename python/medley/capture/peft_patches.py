@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from medley.capture.errors import CaptureError
+from medley.capture.patches import Patch
 
 
-def peft_patches() -> Iterator[tuple[Any, str, Any]]:
+def peft_patches() -> Iterator[Patch]:
     """Yields (owner, name, replacement) for what of peft has been imported."""
     for kind in ("loha", "lokr"):
         layer = sys.modules.get(f"peft.tuners.{kind}.layer")

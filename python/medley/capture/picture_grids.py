@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from medley.capture.patches import Patch
+
 # Module of transformers, and its classes: model, vision tower, attention of the tower.
 _MODELS = (
     ("qwen2_vl", "Qwen2VLModel", "Qwen2VisionTransformerPretrainedModel", "VisionAttention"),
@@ -157,7 +159,7 @@ def _positions(original: Callable[..., Tensor | None], self: Any, **given: Any) 
     return torch.where(seen, positions, 0).to(ids.dtype)
 
 
-def grid_patches(rows: int) -> Iterator[tuple[Any, str, Any]]:
+def grid_patches(rows: int) -> Iterator[Patch]:
     """Yields owner, name and replacement for batches of so many rows, of the models imported."""
 
     def features(self: Any, pixel_values: Tensor, image_grid_thw: Tensor, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medley.capture.patches import Patch
 from medley.capture.picture_grids import grid_patches
 
 
@@ -73,7 +74,7 @@ def keep_all(
     return outputs
 
 
-def picture_patches(rows: int) -> Iterator[tuple[Any, str, Any]]:
+def picture_patches(rows: int) -> Iterator[Patch]:
     """Yields owner, name and replacement of what a capture of so many rows needs of models with
     pictures."""
     yield from grid_patches(rows)

@@ -81,6 +81,12 @@ def channel_dropout(dropout: Callable[..., Tensor], spatial: int) -> Callable[..
     return channels
 
 
+def dropouts(own: Callable[..., Tensor]) -> dict[str, Callable[..., Tensor]]:
+    """Returns the replacements of `F.dropout` and of those that drop channels, by name."""
+    channels = {f"dropout{dims}d": channel_dropout(own, dims) for dims in (1, 2, 3)}
+    return {"dropout": own, **channels}
+
+
 class Draw:
     """Draws tensors, each call from a site of its own."""
 

@@ -3,8 +3,8 @@ padded tensors, with masks."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.utils import rnn
 
 from medley.capture.errors import CaptureError
 from medley.capture.modules import holders
+from medley.capture.patches import Patch, patched
 
 IMPOSSIBLE = -1e30  # a logarithm of no chance at all, whose gradients are numbers
 
@@ -48,8 +49,7 @@ def ctc_loss(
     return loss.sum() if reduction == "sum" else loss
 
 
-@contextlib.contextmanager
-def without_blanks() -> Iterator[None]:
+def without_blanks() -> AbstractContextManager[None]:
     """Lets `F.ctc_loss` refuse targets that are the blank, whose gradients PyTorch gets wrong."""
     original = F.ctc_loss
 
@@ -65,12 +65,7 @@ def without_blanks() -> Iterator[None]:
             raise ValueError(f"ctc_loss: found targets that are the blank, {blank}")
         return original(log_probs, targets, inputs, lengths, *args, **kw)
 
-    functional: Any = F
-    functional.ctc_loss = checked
-    try:
-        yield
-    finally:
-        functional.ctc_loss = original
+    return patched([(F, "ctc_loss", checked)])
 
 
 def _lengths(given: Any, rows: int) -> Tensor:
@@ -159,7 +154,7 @@ def _inside(padded: Tensor, lengths: Tensor) -> Tensor:
 
 def sequence_patches(
     dropout: Callable[[Tensor, float], Tensor],
-) -> Iterator[tuple[Any, str, Any]]:
+) -> Iterator[Patch]:
     """Yields (owner, name, replacement), also where the functions were imported to."""
     for original, replacement in (
         (rnn.pack_padded_sequence, pack),

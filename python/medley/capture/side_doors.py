@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from medley.capture.errors import CaptureError
 from medley.capture.modules import is_user_file
+from medley.capture.patches import Patch
 
 # The advice for a parameter that forward changes.
 KEPT = (
@@ -28,7 +29,7 @@ def replacements() -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def side_door_patches() -> Iterator[tuple[Any, str, Any]]:
+def side_door_patches() -> Iterator[Patch]:
     """Yields (owner, name, replacement) for those that no torch function mode sees."""
     yield Tensor, "set_", _set(Tensor.set_)
     yield nn.Module, "load_state_dict", _load(nn.Module.load_state_dict)

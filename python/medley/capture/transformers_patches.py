@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from medley import custom_ops
 from medley.capture.known_values import is_known
 from medley.capture.modules import holders
+from medley.capture.patches import Patch
 
 # Looks whether the first and last tokens are padding, to warn.
 _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
@@ -40,7 +41,7 @@ _ACTIVATIONS = {
 }
 
 
-def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
+def transformers_patches() -> Iterator[Patch]:
     """Yields (owner, name, replacement) for what of transformers has been imported."""
     masking = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, "is_tracing"):
@@ -50,7 +51,7 @@ def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
         yield modeling.PreTrainedModel, _PADDING_WARNING, lambda *_, **__: None
 
 
-def capture_patches() -> Iterator[tuple[Any, str, Any]]:
+def capture_patches() -> Iterator[Patch]:
     """Yields the replacements that only a capture needs; an eager run takes the originals."""
     masking = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, _TEXTS):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from torch import nn
 
+from medley.capture.patches import patched
 from medley.capture.state import Attributes
 
 T = TypeVar("T")
@@ -40,8 +41,7 @@ def shaped(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
         return make()
 
 
-@contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
+def _parameters_on_meta() -> AbstractContextManager[None]:
     """Inside the block a parameter loses its values as soon as a module has it; what initializes
     it then does nothing. Parameters that are one stay one."""
     original = nn.Module.register_parameter
@@ -51,11 +51,7 @@ def _parameters_on_meta() -> Iterator[None]:
             param = _on_meta(param)
         original(self, name, param)
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+    return patched([(nn.Module, "register_parameter", register)])
 
 
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
