@@ -16,6 +16,7 @@ import graph_interpreter
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from captured import capture_text
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +25,7 @@ from zoo_names import NAMES, names_but
 
 import medley
 from medley import _core, custom_ops
-from medley.capture import capture_text, substitute
+from medley.capture import substitute
 from medley.capture.batch import read_batch
 from medley.capture.convert import convert
 from medley.capture.trace import trace

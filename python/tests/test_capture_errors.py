@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from captured import capture_text
 from torch import Tensor, nn
 
-from medley.capture import CaptureError, capture_text
+from medley.capture import CaptureError
 
 
 class Body(nn.Module):
@@ -167,7 +168,7 @@ def test_sizes_next_to_the_batch_are_looked_at_twice(monkeypatch: pytest.MonkeyP
         return torch.cat([x, torch.ones(3, 8)]).pow(2).sum()
 
     refuse(pad, "aten.cat", "B - 1")
-    monkeypatch.setattr(sys.modules[capture_text.__module__], "_CHECK_BELOW_OPS", 20)
+    monkeypatch.setattr(sys.modules["medley.capture"], "_CHECK_BELOW_OPS", 20)
     model = Body(lambda x: pad(x) + sum(x.sin().sum() for _ in range(20)))
     with pytest.raises(CaptureError, match="B - 1"):  # too many ops for a check of every graph
         capture_text(model, X)

@@ -11,12 +11,13 @@ import graph_interpreter
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from captured import capture_text
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as imported_before
 from torch.utils.checkpoint import checkpoint
 
 from medley import custom_ops
-from medley.capture import capture_full, capture_text, substitute
+from medley.capture import capture_full, substitute
 
 RNG = custom_ops.make_rng(5, 6)
 X = torch.randn(4, 3, 8, dtype=torch.float64)

@@ -12,10 +12,11 @@ import graph_interpreter
 import numpy as np
 import pytest
 import torch
+from captured import capture_text
 from torch import Tensor, nn
 
 from medley import custom_ops
-from medley.capture import CaptureError, capture_full, capture_text
+from medley.capture import CaptureError, capture_full
 
 X = torch.randn(4, 5, dtype=torch.float64)
 MASK = torch.eye(6, 5, dtype=torch.float64)

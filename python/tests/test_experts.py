@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import reference_ops
 import torch
+from captured import capture_text
 from zoo import ZOO
 
 import medley
 from medley import _core, custom_ops
-from medley.capture import capture_text
 from medley_extras import models
 from medley_extras.models import hf
 

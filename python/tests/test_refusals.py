@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from captured import capture_text
 from torch import Tensor, nn
 
 import medley
-from medley.capture import CaptureError, capture_text
+from medley.capture import CaptureError
 
 sys.path.insert(0, str(Path(__file__).parent / "modules"))
 

@@ -8,12 +8,12 @@ from typing import Any
 import graph_interpreter
 import pytest
 import torch
+from captured import capture_text
 from torch import Tensor, nn
 from zoo import LARGE, ZOO
 from zoo_names import NAMES, names_but
 
 from medley import _core, custom_ops
-from medley.capture import capture_text
 
 RNG = custom_ops.make_rng(2024, 7)
 ROWS = 3

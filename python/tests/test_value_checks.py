@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from captured import capture_text
 from torch import Tensor, _assert, nn
 from transformers.utils import torch_compilable_check
 
-from medley.capture import CaptureError, capture_text
+from medley.capture import CaptureError
 
 
 class Checked(nn.Module):

@@ -30,7 +30,6 @@ __all__ = [
     "Capture",
     "CaptureError",
     "capture_full",
-    "capture_text",
     "placed",
     "substitute",
 ]
@@ -151,17 +150,6 @@ def _captured(
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants, assigned)
-
-
-def capture_text(
-    model: nn.Module,
-    example_batch: Any,
-    name: str | None = None,
-    check: bool | None = None,
-    autocast: torch.dtype | None = None,
-) -> str:
-    """Returns the text of `capture_full`."""
-    return capture_full(model, example_batch, name, check, autocast).text
 
 
 def _is_near_batch(text: str, prime: int) -> bool:
