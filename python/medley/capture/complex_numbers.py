@@ -206,18 +206,6 @@ def _value(node: Node) -> Any:
 # --- rules: the parts of what an op makes, or the real tensor that it makes -----------------------
 
 
-def _view_as_complex(to: _Writer, x: Node) -> Pair:
-    return to.call(aten.select.int, x, -1, 0), to.call(aten.select.int, x, -1, 1)
-
-
-def _view_as_real(to: _Writer, z: Node) -> Node:
-    return to.call(aten.stack.default, list(to.whole(z)), -1)
-
-
-def _complex(to: _Writer, real: Node, imaginary: Node) -> Pair:
-    return real, imaginary
-
-
 def _polar(to: _Writer, radius: Node, angle: Node) -> Pair:
     cos, sin = to.call(aten.cos.default, angle), to.call(aten.sin.default, angle)
     return to.mul(radius, cos), to.mul(radius, sin)
@@ -232,10 +220,6 @@ def _product(to: _Writer, x: Any, y: Any, by: Any = aten.mul.Tensor) -> Pair:
 def _sum(to: _Writer, x: Any, y: Any, alpha: Any = 1) -> Pair:
     (a, b), (c, d) = to.pair(x), to.pair(y)
     return to.add(a, c, alpha), to.add(b, d, alpha)
-
-
-def _difference(to: _Writer, x: Any, y: Any, alpha: Any = 1) -> Pair:
-    return _sum(to, x, y, -alpha)
 
 
 def _quotient(to: _Writer, x: Any, y: Any) -> Pair:
@@ -255,10 +239,6 @@ def _negative(to: _Writer, z: Node) -> Pair:
 def _conjugate(to: _Writer, z: Node) -> Pair:
     a, b = to.pair(z)
     return a, to.mul(b, -1.0)
-
-
-def _power(to: _Writer, z: Node, exponent: Any) -> Pair:
-    return _product(to, z, z) if exponent == 2 else to.pair(z)
 
 
 def _abs(to: _Writer, z: Node) -> Any:
@@ -450,21 +430,21 @@ _OF_BOTH = frozenset(
 )
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "view_as_complex": _view_as_complex,
-    "view_as_real": _view_as_real,
-    "complex": _complex,
+    "view_as_complex": lambda to, x: tuple(to.call(aten.select.int, x, -1, i) for i in (0, 1)),
+    "view_as_real": lambda to, z: to.call(aten.stack.default, list(to.whole(z)), -1),
+    "complex": lambda to, real, imaginary: (real, imaginary),
     "polar": _polar,
     "mul": _product,
     "mm": lambda to, x, y: _product(to, x, y, aten.mm.default),
     "bmm": lambda to, x, y: _product(to, x, y, aten.bmm.default),
     "add": _sum,
-    "sub": _difference,
+    "sub": lambda to, x, y, alpha=1: _sum(to, x, y, -alpha),
     "div": _quotient,
     "neg": _negative,
     "_conj": _conjugate,
     "_conj_physical": _conjugate,
     "conj_physical": _conjugate,
-    "pow": _power,
+    "pow": lambda to, z, exponent: _product(to, z, z) if exponent == 2 else to.pair(z),
     "abs": _abs,
     "sgn": _sign,
     "angle": _angle,

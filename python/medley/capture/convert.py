@@ -60,10 +60,6 @@ def convert_function(
     return _Writer(traced, "function").write_function(inputs, outputs)
 
 
-def _is_bf16(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
-
-
 class _Writer:
     def __init__(self, traced: Traced, name: str) -> None:
         self._traced = traced
@@ -101,7 +97,9 @@ class _Writer:
         for node in calls:
             if self._phases[node] == "forward":
                 self._op(node)
-        scaled = any(_is_bf16(each.meta.get("val")) for each in calls)
+        scaled = any(
+            getattr(each.meta.get("val"), "dtype", None) == torch.bfloat16 for each in calls
+        )
         for node in tangents:
             self._tangent(node, scaled)
         for node in calls:
@@ -176,10 +174,8 @@ class _Writer:
 
     def _kind(self, what: desc.ParamAOTInput | desc.BufferAOTInput) -> str:
         """A frozen weight that forward changes is a buffer."""
-        is_buffer = isinstance(what, desc.BufferAOTInput)
-        return (
-            "buffer" if is_buffer or self._state_name(what.target) in self._changed else "parameter"
-        )
+        is_changed = self._state_name(what.target) in self._changed
+        return "buffer" if is_changed or isinstance(what, desc.BufferAOTInput) else "parameter"
 
     def _state_name(self, target: str) -> str:
         name = target.removeprefix("model.")
@@ -370,11 +366,7 @@ class _Writer:
         return texts
 
     def _argument(self, node: Node, value: Any, kind: str, is_size: bool) -> str:
-        kind = (
-            kind.removeprefix("Optional[").removesuffix("]")
-            if kind.startswith("Optional[")
-            else kind
-        )
+        kind = _inside("Optional", kind)
         if value is None:
             return "none"
         if isinstance(value, Node):
@@ -384,12 +376,10 @@ class _Writer:
         if isinstance(value, str):
             return _core.quote(value)
         if kind.startswith("List["):
-            inner = kind.removeprefix("List[").removesuffix("]")
+            inner = _inside("List", kind)
             items = value if isinstance(value, (list, tuple)) else [value]
             texts = [self._argument(node, item, inner, is_size) for item in items]
-            return _list(
-                texts, _EMPTY.get(inner.removeprefix("Optional[").removesuffix("]"), "values")
-            )
+            return _list(texts, _EMPTY.get(_inside("Optional", inner), "values"))
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, int) and kind != "float":
@@ -504,6 +494,11 @@ _EMPTY = {
     "Tensor": "values",
     "number": "floats",
 }
+
+
+def _inside(kind: str, type_: str) -> str:
+    """Returns "int" of "Optional[int]"; a type of another kind as it is."""
+    return type_[len(kind) + 1 : -1] if type_.startswith(f"{kind}[") else type_
 
 
 def holds_batch(value: float, prime: int) -> bool:

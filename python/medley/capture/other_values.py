@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -33,8 +34,14 @@ def others(batch: Batch, tensors: Sequence[Tensor]) -> Iterator[tuple[str, list[
         for tensor, (_, dim, times) in zip(tensors, places, strict=True)
     ]
     for what, change in (
-        ("with hidden rows and texts in the middle of rows", _strange),
-        ("with hidden positions and texts in the middle of rows", _unusual),
+        (
+            "with hidden rows and texts in the middle of rows",
+            functools.partial(_other, hide_all=True),
+        ),
+        (
+            "with hidden positions and texts in the middle of rows",
+            functools.partial(_other, hide_all=False),
+        ),
         ("with its rows in another order", _scaled),
     ):
         yield (
@@ -52,14 +59,6 @@ def _places(batch: Batch) -> Iterator[tuple[Tensor, int | None, int]]:
         dims = [dim for dim, size in enumerate(sizes) if size != tensor.shape[dim]]
         dim = dims[0] if dims else None
         yield tensor, dim, 0 if dim is None else sizes[dim] // _PRIME
-
-
-def _strange(rows: Tensor) -> Tensor:
-    return _other(rows, hide_all=True)
-
-
-def _unusual(rows: Tensor) -> Tensor:
-    return _other(rows, hide_all=False)
 
 
 def _scaled(rows: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class RandomOps(TorchDispatchMode):
         self._count()
         replacement = None
         if isinstance(func, torch._ops.OpOverload) and func.namespace == "aten":
-            replacement = _OPS.get(func._opname)
+            replacement = _OPS.get(func._opname.removesuffix("_"))
         if replacement is None:
             return func(*args, **kwargs)
         given = _bound(func, args, kwargs)
@@ -286,34 +286,25 @@ def _dropout(draw: Draw, given: _Given) -> tuple[Tensor, Tensor]:
     return x * keep * (1.0 / (1.0 - p) if p < 1 else 0.0), keep
 
 
-# By the name of the op; one that ends in "_" fills `self`.
+# By the name of the op; one of that name and "_" fills `self`.
 _OPS: dict[str, Callable[[Draw, _Given], Any]] = {
     "rand": _uniform,
     "rand_like": _uniform,
     "uniform": _uniform,
-    "uniform_": _uniform,
     "randn": _normal,
     "randn_like": _normal,
     "normal": _normal,
     "normal_functional": _normal,
-    "normal_": _normal,
     "log_normal": _log_normal,
-    "log_normal_": _log_normal,
     "randint": _integers,
     "randint_like": _integers,
     "random": _integers,
-    "random_": _integers,
     "randperm": _permutation,
     "bernoulli": _bernoulli,
-    "bernoulli_": _bernoulli,
     "exponential": _exponential,
-    "exponential_": _exponential,
     "geometric": _geometric,
-    "geometric_": _geometric,
     "cauchy": _cauchy,
-    "cauchy_": _cauchy,
     "multinomial": _multinomial,
     "rrelu_with_noise": _rrelu,
-    "rrelu_with_noise_": _rrelu,
     "native_dropout": _dropout,
 }
