@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from medley import _core
 from medley.ambient import in_mode, is_autocast
-from medley.capture.batch import Beside, entries, reported
+from medley.capture.batch import entries, reported
 from medley.data.pictures import Pictures, pictures_of
 from medley.data.row_dim import row_dims
 from medley.files import read_text
@@ -273,11 +273,6 @@ def _require(outputs: str | Sequence[str], carry: Mapping[str, str], text: str) 
             )
 
 
-def _beside(graph: Graph) -> Beside:
-    """Returns what gives the outputs of a captured graph."""
-    return functools.partial(reported, is_wanted=graph.rows.__contains__, carry=graph.carry)
-
-
 def _with_outputs(text: str, names: Collection[str]) -> str:
     """Returns the text of a graph without the metrics that have other names."""
     kept = tuple(f"output metric {_core.quote(name)} " for name in names)
@@ -340,18 +335,7 @@ def capture_forward(
     beside it, and the rows that a step of `trained` returns, whose dims and types they have. In a
     job the first process captures for all, or gives them what was captured before, which is
     returned, too, and `known` there."""
-    rows = rows_of(trained, example_batch)
-    parcel = _captured_by_first(
-        lambda: _capture_full(
-            model,
-            example_batch,
-            autocast=trained.autocast,
-            beside=_beside(trained),
-            rows=rows,
-            pictures=trained.pictures,
-        ),
-        known,
-    )
+    parcel = _captured_by_first(lambda: _captured_as(trained, model, example_batch), known)
     text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
     return Graph(core, constants, trained.autocast, carry=trained.carry), parcel
@@ -364,14 +348,7 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
 
     def first() -> Capture:
         with training(model, trained.__contains__):
-            captured = _capture_full(
-                model,
-                example_batch,
-                autocast=planned.autocast,
-                beside=_beside(planned),
-                rows=rows_of(planned, example_batch),
-                pictures=planned.pictures,
-            )
+            captured = _captured_as(planned, model, example_batch)
         return dataclasses.replace(captured, text=_with_outputs(captured.text, planned.outputs))
 
     parcel = _captured_by_first(first)
@@ -386,10 +363,17 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
     return Graph(core, constants, planned.autocast)
 
 
-def _capture_full(model: nn.Module, example_batch: Any, **options: Any) -> Capture:
+def _captured_as(graph: Graph, model: nn.Module, example_batch: Any) -> Capture:
     from medley.capture import capture_full  # which loads more of PyTorch than others need
 
-    return capture_full(model, example_batch, **options)
+    return capture_full(
+        model,
+        example_batch,
+        autocast=graph.autocast,
+        beside=functools.partial(reported, is_wanted=graph.rows.__contains__, carry=graph.carry),
+        rows=rows_of(graph, example_batch),
+        pictures=graph.pictures,
+    )
 
 
 def _captured_by_first(capture: Callable[[], Capture], known: bytes = b"") -> bytes:

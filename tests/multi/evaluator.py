@@ -123,7 +123,7 @@ def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:
         lose(asked["evaluation"])
     if (folder / "forward.graph").exists():
         captured = Captured((folder / "forward.graph").read_text(), {})
-        medley.graph._capture_full = lambda *_, **__: captured  # type: ignore[assignment,return-value]
+        medley.graph._captured_as = lambda *_, **__: captured  # type: ignore[assignment,return-value]
     if fault.is_victim:
         _runtime.Run = with_option(_runtime.Run, "on_step", fault)  # type: ignore[misc,assignment]
     model, example = make()

@@ -48,7 +48,7 @@ def one_device(text: str, steps: int) -> dict[str, Any]:
     for step in range(steps):
         losses.append(trainer.step(survivor.batch_of(example, step)).loss)
         batches = (evaluator.held_out(example, step, n) for n in range(evaluator.BATCHES))
-        with mock.patch.object(medley.graph, "_capture_full", captured):
+        with mock.patch.object(medley.graph, "_captured_as", captured):
             found.append(trainer.evaluate(batches)["loss"])
     return {"losses": losses, "evaluated": found, "state": trainer.parameters()}
 
