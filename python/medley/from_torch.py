@@ -97,16 +97,19 @@ def trains(optimizer: Any, model: nn.Module) -> Optimizer:
     return ours.as_optimizer(optimizer)
 
 
+def known_kinds() -> list[str]:
+    """Returns the names of the optimizers that torch.optim has, too."""
+    return [name for name in ours.__all__ if name != "Optimizer" and hasattr(torch.optim, name)]
+
+
 def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Optimizer:
     kind = type(optimizer).__name__
     made: Any = getattr(ours, kind, None)
     if made is None or type(optimizer) is not getattr(torch.optim, kind, None):
-        known = [
-            name for name in ours.__all__ if name != "Optimizer" and hasattr(torch.optim, name)
-        ]
         raise ValueError(
             f"optimizer: found {type(optimizer).__module__}.{kind}, expected one of torch.optim "
-            f"({', '.join(known)}), medley.optimizer.pointwise(...) or medley.optimizer.whole(...)"
+            f"({', '.join(known_kinds())}), medley.optimizer.pointwise(...) or "
+            "medley.optimizer.whole(...)"
         )
     fields = {each.name for each in dataclasses.fields(made)}
     given: dict[str, Any] = {}

@@ -10,36 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medley.optimizer import (
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Muon,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
+from medley.from_torch import known_kinds
+from medley.optimizer import SGD, Muon, Optimizer
 
-_ALIKE = (
-    AdamW,
-    Adam,
-    SGD,
-    Adafactor,
-    Muon,
-    RMSprop,
-    Adagrad,
-    Adadelta,
-    Adamax,
-    NAdam,
-    RAdam,
-    Rprop,
-)
 _WITHOUT_STEP = (SGD, Muon)
 _STATE_NAMES = {SGD: {"momentum": "momentum_buffer"}, Muon: {"momentum": "momentum_buffer"}}
 _FIELD_NAMES = {"coefficients": "ns_coefficients", "iterations": "ns_steps"}
@@ -193,8 +166,8 @@ def _theirs(rule: Optimizer, state: str, value: Tensor) -> str:
 
 def _numbers(rule: Optimizer, step: int) -> dict[str, Any]:
     """Returns a group of PyTorch's optimizer, with the numbers of the next step."""
-    if type(rule) not in _ALIKE:
-        known = ", ".join(each.__name__ for each in _ALIKE)
+    if rule.name not in known_kinds():
+        known = ", ".join(known_kinds())
         raise ValueError(
             f"optimizer state: found {rule.name}, expected what torch.optim has, too: {known}"
         )
