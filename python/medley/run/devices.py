@@ -47,24 +47,26 @@ def options(
     found = accelerators_of_all(this.local_rank)[: this.size]
     asked = job.backend()
     chosen = accelerators.choose(names, by_rank, found, shared=asked == "gloo")
-    if this.elastic:
-        return _elastic_options(program, this, chosen)
-    backend = accelerators.backend(chosen, found, asked)
-    epoch = next(_epochs)
-    return {
+    common = {
         "own": [this.rank],
         "torch_devices": [chosen[this.rank]],
-        "make_groups": functools.partial(_make_groups, program, names, epoch, backend),
-        "through_host": backend == "gloo",
         "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
         "interface": job.interface(),
+        "versions": f"torch {torch.__version__}, {platform.machine()}",
+    }
+    if this.elastic:
+        return common | _elastic_options(program)
+    backend = accelerators.backend(chosen, found, asked)
+    epoch = next(_epochs)
+    return common | {
+        "make_groups": functools.partial(_make_groups, program, names, epoch, backend),
+        "through_host": backend == "gloo",
         "membership": {
             **job.store_address(),
             "epoch": epoch,
             "interface": job.interface(),
             "dead_after_ms": round(1000 * job.dead_after_seconds()),
         },
-        "versions": f"torch {torch.__version__}, {platform.machine()}",
         "emulation": emulation,
     }
 
@@ -75,7 +77,7 @@ def accelerators_of_all(local_rank: int) -> list[accelerators.Found]:
     return [accelerators.Found(*each) for each in every]
 
 
-def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -> dict[str, Any]:
+def _elastic_options(program: _core.Program) -> dict[str, Any]:
     """Of a device in an epoch: groups of its members only, over Gloo, whose connections can be cut
     at any moment, and a step that can be taken back."""
     if job.backend() == "nccl":
@@ -94,14 +96,9 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
         return {tuple(wanted[name]): made[name] for name in made}, {}, group.copies()
 
     return {
-        "own": [this.rank],
-        "torch_devices": [chosen[this.rank]],
         "make_groups": make_groups,
         "through_host": True,
-        "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
-        "interface": job.interface(),
         "membership": elastic.membership(member),
-        "versions": f"torch {torch.__version__}, {platform.machine()}",
         "keep_undo": True,
     }
 
