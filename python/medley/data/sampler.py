@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sized
 
 import torch
@@ -89,19 +90,13 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
 
     def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
         super().__init__(plan, dataset, shuffle, seed)
-        self._mine: list[int] | None = None  # of a global batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        mine = self._own_rows()
         for rows in self.batches():
-            yield [rows[each] for each in mine or [0]]
+            yield [rows[each] for each in self._mine or [0]]
 
-    def _own_rows(self) -> list[int]:
-        if self._mine is None:
-            self._mine = self._find_own_rows()
-        return self._mine
-
-    def _find_own_rows(self) -> list[int]:
+    @functools.cached_property
+    def _mine(self) -> list[int]:
         this, graph, cluster = job.current(), self._plan.graph, self._plan.cluster
         if this is None or graph is None or cluster is None:
             return list(range(self._plan.global_batch))

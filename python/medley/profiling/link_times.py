@@ -19,6 +19,7 @@ MOST_BYTES = 16 << 20  # of a collective
 _MOST_BYTES_BUSY = 256 << 10  # between devices that compute: it is about the latency
 _ALONE_SECONDS = 1.0  # of computing, before and between collectives
 _SLOW_SECONDS = 2.0  # a collective that takes longer is measured once
+_REPETITIONS = 5
 _TIMEOUT_MS = 120_000
 
 
@@ -76,13 +77,10 @@ class Work:
 class Links:
     """Times collectives between the processes of a job, as the transport of a run does them."""
 
-    def __init__(
-        self, this: job.Job, wanted: Wanted, repetitions: int = 5, busy: float = 0.0
-    ) -> None:
+    def __init__(self, this: job.Job, wanted: Wanted, busy: float) -> None:
         """`busy`: so many seconds each device computes before each collective; 0: none do."""
         self._rank = this.rank
         self._size = this.size
-        self._repetitions = repetitions
         self.wanted = wanted
         everybody = tuple(range(this.size))
         sets = sorted({tuple(devices) for _, devices, _ in wanted} | {everybody})
@@ -104,7 +102,7 @@ class Links:
         if self._work is not None:
             return self._time_after_work(once, self._work)
         times = [exchange.largest(self._timed(once))]
-        while times[0] < _SLOW_SECONDS and len(times) < self._repetitions:
+        while times[0] < _SLOW_SECONDS and len(times) < _REPETITIONS:
             times.append(exchange.largest(self._timed(once)))
         return statistics.median(times)
 

@@ -282,7 +282,7 @@ class Profiler:
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._job is not None
         wanted = wanted_collectives(self._cluster, self._busy > 0)
-        links = Links(self._job, wanted, busy=self._busy)
+        links = Links(self._job, wanted, self._busy)
         for index, (collective, devices, lengths) in enumerate(links.wanted):
             if exchange.largest(time.monotonic() > end):
                 return

@@ -92,10 +92,6 @@ class Copies:
         """Returns what this process has of a state."""
         return next((v for v in self.versions if (v.epoch, v.done) == (epoch, done)), None)
 
-    def described(self) -> list[tuple[int, int]]:
-        """Returns the epoch and the steps done of each version."""
-        return [(version.epoch, version.done) for version in self.versions]
-
     def is_due(self, epoch: int, done: int) -> bool:
         """Whether copies are to be made before the next step; the same in all processes."""
         if epoch != self._epoch:
