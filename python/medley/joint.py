@@ -24,7 +24,7 @@ from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import exchange
 from medley.run.journal import Kind
-from medley.run.sessions import Session, go_on_after, session_of
+from medley.run.sessions import Session, session_of
 from medley.trainer import Trainer
 from medley.trainer_session import OfSession
 from medley.trainer_tensors import WholeTensors
@@ -157,19 +157,6 @@ class JointTrainer(OfSession):
                     )
 
         self.session.once(Kind.SAVE, save)
-
-    def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from a file as `Trainer.load_model` does; the optimizers and
-        the steps start anew."""
-
-        def load() -> list[int]:
-            for engine in self.engines.values():
-                engine.load_model(folder)
-            assert self._whole.shared is not None
-            self._whole.shared.begin()
-            return [0] * len(self.engines)
-
-        go_on_after(self.session, load)
 
     # --- how it does that ---
 

@@ -24,7 +24,7 @@ from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import exchange
 from medley.run.journal import Kind
-from medley.run.sessions import go_on_after, session_of
+from medley.run.sessions import session_of
 from medley.trainer_records import Records
 from medley.trainer_session import OfSession
 from medley.trainer_tensors import WholeTensors
@@ -224,15 +224,3 @@ class Trainer(OfSession, WholeTensors, Records):
                 engine.in_first(lambda: write(own), doing)
 
         self.session.once(Kind.SAVE, save)
-
-    def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
-        wrote, in one file or in several with an index; the optimizer and the steps start anew. They
-        have the names of the model's state dict, tied ones at least once, and no other. In a job
-        all processes call this and the first one reads."""
-
-        def load() -> list[int]:
-            self.engine.load_model(folder)
-            return [0]
-
-        go_on_after(self.session, load)

@@ -9,6 +9,7 @@ from medley.checkpoint import Checkpoint, Saving
 from medley.cursor import Cursor
 from medley.metrics import Metrics
 from medley.run.journal import Kind
+from medley.run.sessions import go_on_after
 
 if TYPE_CHECKING:
     from medley.run.sessions import Session
@@ -90,6 +91,22 @@ class OfSession:
             engine.resets.clear()
         self.session.begin_at(counts, found)
         return Checkpoint(found, step, rows, None if data is None else Cursor(*data))
+
+    def load_model(self, folder: str | os.PathLike[str]) -> None:
+        """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
+        wrote, in one file or in several with an index; optimizers and steps start anew. They have
+        the names of the model's state dict, tied ones at least once, and no other. In a job all
+        processes call this and the first one reads."""
+        whole = self.session.whole
+
+        def load() -> list[int]:
+            for engine in whole.engines.values():
+                engine.load_model(folder)
+            if whole.shared is not None:
+                whole.shared.begin()
+            return [0] * len(whole.engines)
+
+        go_on_after(self.session, load)
 
     def catch_up(self) -> Metrics | None:
         """Goes on where the others are, in a process that takes the place of a lost one: `step`
