@@ -26,7 +26,7 @@ import medley
 from medley import _core
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Plan, plan
-from medley.profiling.profile import Truth
+from medley.profiling.profiler import Truth
 from medley_extras import models
 
 CLUSTER = """

@@ -129,6 +129,10 @@ MODULES = {
         "medley.run.accelerators.find",
         "medley.run.accelerators.Found",
         "medley.run.accelerators.no_kernels",
+        "medley.profiling.profiler.wanted_ops",
+        "medley.profiling.profiler.Profiler",
+        "medley.profiling.profiler.Truth",
+        "medley.profiling.profiler.Outcome",
     ],
 }
 BELOW = """# Modules

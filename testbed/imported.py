@@ -13,8 +13,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-import medley.profiling.profile
 import medley.trainer  # noqa: F401
+import medley_extras.profile  # noqa: F401
 from testbed.ready import ready
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ VERBS = [
         is_of_a_job=True,
     ),
     _verb(
+        "profile",
+        "Measure what the ops and collectives of a model take on the devices of a cluster",
+        "medley profile g.graph cluster.yaml --global-batch 64 -o profile.json",
+        is_of_a_job=True,
+    ),
+    _verb(
         "convert",
         "Write the weights of a checkpoint as other programs read them",
         "medley convert out --to hf -o weights",

@@ -19,12 +19,12 @@ import warm_start
 from medley import _core, _runtime, cli
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
-from medley.profiling.profile import read_seconds
 from medley.profiling.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
 from medley.run import job
 from medley.trainer import Trainer
 from medley_extras import models
 from medley_extras.models import mlp
+from medley_extras.profile import read_seconds
 
 CLUSTER = """
 format: medley-cluster

@@ -28,13 +28,6 @@ VERBS = [
         ends_at_once=True,
     ),
     verb_of(
-        "medley.profiling.profile",
-        "profile",
-        "Measure what the ops and collectives of a model take on the devices of a cluster",
-        "medley profile g.graph cluster.yaml --global-batch 64 -o profile.json",
-        is_of_a_job=True,
-    ),
-    verb_of(
         "medley.cli.launch",
         "launch",
         "Run a training script, one process per device of a plan",

@@ -34,7 +34,7 @@ class Truth:
     """How emulated devices really behave (medley/emulation/hidden_truth.h)."""
 
     seed: int = 0
-    spread: float = 0.0
+    spread: float = 0.0  # in [0, 1): of times, around those of the data sheets
 
 
 @dataclasses.dataclass
@@ -46,7 +46,7 @@ class Outcome:
     wanted: int  # unique ones and the grid
     left: int  # not measured: the budget was spent
     collectives: int  # measured in this run
-    failed: list[str]
+    failed: list[str]  # a sentence each
     seconds: float = 0.0
 
 
@@ -124,7 +124,13 @@ def _simple_plans(
 
 
 class Profiler:
-    """Measures in rounds, and saves after each: what is measured is never lost."""
+    """Measures in rounds, and saves after each: what is measured is never lost.
+
+    `truth`: of emulated devices; None: the devices here are measured, `device` in a single process,
+    as those of `kind` in the cluster. `resume` keeps what `output` has. `window`: each time is the
+    median of means over so many seconds, 0 of single runs. `busy`: the seconds that devices compute
+    before each collective.
+    """
 
     def __init__(
         self,
@@ -144,6 +150,7 @@ class Profiler:
             known = read_text(output)
         self._job = exchange.join() if truth is None else None
         self._cluster = cluster
+        self.kinds = _core.device_kinds(cluster)
         self._truth = truth
         self._window = window
         self._links = collectives
@@ -160,7 +167,7 @@ class Profiler:
             self._device = _open(device or own_device(self._job))
 
     def _own_kind(self, kind: str | None) -> str:
-        kinds = _core.device_kinds(self._cluster)
+        kinds = self.kinds
         if self._job is not None:
             expected = len(self._cluster.devices)
             if self._job.size != expected:
@@ -215,7 +222,7 @@ class Profiler:
     def _emulated(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._truth is not None
         seed, spread = self._truth.seed, self._truth.spread
-        for kind in _core.device_kinds(self._cluster):
+        for kind in self.kinds:
             left = 1
             while left and time.monotonic() < end:
                 seconds = min(0.5, max(0.0, end - time.monotonic()))

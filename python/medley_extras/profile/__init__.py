@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medley import _core
+from medley import SGD, AdamW, Graph, Plan, capture
 from medley.cluster import load_cluster
-from medley.graph import Graph, capture
-from medley.optimizer import SGD, AdamW, Optimizer
-from medley.plan import Plan
 from medley.profiling.profiler import Outcome, Profiler, Truth, wanted_ops
 from medley.run import job
 
@@ -120,10 +117,10 @@ def command(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(arguments.cluster)
     plans = [Plan.load(path) for path in arguments.plan]
     graphs = [_load(name) for name in arguments.graphs]
-    optimizer: Optimizer = AdamW() if arguments.optimizer == "adamw" else SGD(lr=0.1)
+    optimizer = AdamW() if arguments.optimizer == "adamw" else SGD(lr=0.1)
     output = Path(arguments.output)
     truth = Truth(arguments.truth_seed, arguments.truth_spread) if arguments.emulate else None
-    wanted = _core.WantedOps(cluster)
+    wanted = wanted_ops([], cluster, grid=False)
     if not arguments.no_ops:
         wanted = wanted_ops(
             graphs, cluster, plans, arguments.global_batch, optimizer, not arguments.no_grid
@@ -140,7 +137,7 @@ def command(arguments: argparse.Namespace) -> int:
         not arguments.no_collectives,
         busy,
     )
-    return _run(profiler, output, _core.device_kinds(cluster), budget, arguments.json)
+    return _run(profiler, output, budget, arguments.json)
 
 
 def _load(name: str) -> Graph:
@@ -157,7 +154,6 @@ def _load(name: str) -> Graph:
 def _run(
     profiler: Profiler,
     output: Path,
-    kinds: Sequence[str],
     budget: float | None,
     as_json: bool,
 ) -> int:
@@ -189,7 +185,7 @@ def _run(
         return 0
     if as_json:
         figures: dict[str, Any] = dataclasses.asdict(outcome)
-        print(json.dumps({"profile": str(output), "kinds": list(kinds), **figures}, indent=2))
+        print(json.dumps({"profile": str(output), "kinds": profiler.kinds, **figures}, indent=2))
     else:
-        print(describe(outcome, output, kinds))
+        print(describe(outcome, output, profiler.kinds))
     return 0
