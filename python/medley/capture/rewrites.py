@@ -34,14 +34,18 @@ def bind_loss(
 ) -> tuple[dict[str, Any], str]:
     """Returns the arguments of a call of a loss of PyTorch by name, and the reduction that they
     ask for, which is not among them."""
-    bound = inspect.signature(loss).bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = bound.arguments
+    given = _bound(loss, args, kwargs)
     average, reduce = (given.pop(name, None) for name in ("size_average", "reduce"))
     reduction = given.pop("reduction")
     if average is not None or reduce is not None:  # the old flags
         reduction = "none" if reduce is False else "sum" if average is False else "mean"
     return given, reduction
+
+
+def _bound(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def mean_of_elements(original: Function, mean: Callable[[Tensor], Tensor]) -> Function:
@@ -79,53 +83,23 @@ def gaussian_nll_loss(
     return loss.sum() if reduction == "sum" else loss
 
 
-def embedding(
-    original: Function,
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
+def embedding(original: Function, *args: Any, **kwargs: Any) -> Tensor:
     """`F.embedding`; the gradient is dense, of the same values as a sparse one."""
-    found: Tensor = original(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    found: Tensor = original(**{**_bound(original, args, kwargs), "sparse": False})
     return found
 
 
-def embedding_bag(
-    original: Function,
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
+def embedding_bag(original: Function, *args: Any, **kwargs: Any) -> Tensor:
     """`F.embedding_bag`, with a dense gradient; bags of one length, a row each, are looked up and
     reduced."""
-    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
-        result: Tensor = original(
-            input,
-            weight,
-            offsets,
-            max_norm,
-            norm_type,
-            scale_grad_by_freq,
-            mode,
-            False,
-            per_sample_weights,
-            include_last_offset,
-            padding_idx,
-        )
+    given = {**_bound(original, args, kwargs), "sparse": False}
+    input: Tensor = given["input"]
+    weight, mode = given["weight"], given["mode"]
+    if input.dim() != 2 or given["max_norm"] is not None or given["scale_grad_by_freq"]:
+        result: Tensor = original(**given)
         return result
-    found = F.embedding(input, weight)
+    padding_idx, per_sample_weights = given["padding_idx"], given["per_sample_weights"]
+    found: Tensor = F.embedding(input, weight)
     kept = None if padding_idx is None else (input != padding_idx % len(weight)).unsqueeze(-1)
     if mode == "max":
         if kept is None:
@@ -136,7 +110,7 @@ def embedding_bag(
         found = found * per_sample_weights.unsqueeze(-1)
     if kept is None:
         return found.sum(1) / (input.shape[1] if mode == "mean" else 1)
-    total = (found * kept).sum(1)
+    total: Tensor = (found * kept).sum(1)
     return total / kept.sum(1).clamp(min=1) if mode == "mean" else total
 
 
