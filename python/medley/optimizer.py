@@ -56,7 +56,6 @@ class AdamW(Optimizer):
 
     def __post_init__(self) -> None:
         self._prepare(eps=self.eps, weight_decay=self.weight_decay)
-        self._check_betas(self.betas)
 
     def numbers(self) -> dict[str, float]:
         return {
@@ -116,7 +115,6 @@ class Lion(Optimizer):
 
     def __post_init__(self) -> None:
         self._prepare(weight_decay=self.weight_decay)
-        self._check_betas(self.betas)
 
     def numbers(self) -> dict[str, float]:
         return {

@@ -215,6 +215,8 @@ class Optimizer:
             self._refuse("loss_scale", self.loss_scale, "a power of two, such as 65536")
         if self.loss_scale_steps < 1:
             self._refuse("loss_scale_steps", self.loss_scale_steps, "a number >= 1")
+        if hasattr(self, "betas"):
+            self._check_betas(self.betas)
 
     def _take_scheduler(self) -> None:
         if not is_torch_scheduler(self.lr):

@@ -290,7 +290,6 @@ class _OfMoments(Written):
 
     def __post_init__(self) -> None:
         self._prepare(eps=self.eps, weight_decay=self.weight_decay)
-        self._check_betas(self.betas)
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
         betas = self.betas
