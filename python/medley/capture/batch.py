@@ -35,19 +35,12 @@ class Batch:
     def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
         """Calls the model as the user would, with `tensors` in place of the example's."""
         values = iter(tensors)
-
-        def swap(old: Any) -> Any:
-            if isinstance(old, Mapping):
-                return {key: swap(each) for key, each in old.items()}
-            if isinstance(old, (tuple, list)):
-                return _like(old, [swap(each) for each in old])
-            return next(values) if isinstance(old, Tensor) else old
-
-        if isinstance(self.example, Tensor):
-            return model(swap(self.example))
-        if isinstance(self.example, Mapping):
-            return model(**{key: swap(old) for key, old in self.example.items()})
-        return model(*[swap(old) for old in self.example])
+        given = map_named(
+            self.example, lambda _, old: next(values) if isinstance(old, Tensor) else old
+        )
+        if isinstance(given, Mapping):
+            return model(**given)
+        return model(*given) if isinstance(given, (tuple, list)) else model(given)
 
     def shapes(self, rows: int) -> list[list[int]]:
         """Returns the shapes of the tensors for a batch of so many rows."""

@@ -7,6 +7,7 @@ function, module or distribution the model has called them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -93,30 +94,12 @@ class Draw:
     def __init__(self, site: Callable[[], int]) -> None:
         self._site = site
 
-    def uniform(
-        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
-    ) -> Tensor:
-        """Returns numbers in [0, 1)."""
-        return self._draw("uniform", shape, dtype, device)
-
-    def normal(
-        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
-    ) -> Tensor:
-        """Returns numbers of mean 0 and deviation 1."""
-        return self._draw("normal", shape, dtype, device)
-
-    def exponential(self, like: Tensor) -> Tensor:
-        """Returns positive numbers of mean 1, as many as `like` has."""
-        dtype = _wide(like.dtype)
-        drawn = self.uniform(like.shape, dtype, like.device)
-        return -torch.log1p(-drawn.clamp(min=torch.finfo(dtype).eps / 2))
-
     def _draw(
         self,
         distribution: str,
         shape: Sequence[int],
         dtype: torch.dtype,
-        device: torch.device | None,
+        device: torch.device | None = None,
     ) -> Tensor:
         rng = state()
         if device is not None and device != rng.device:
@@ -124,6 +107,15 @@ class Draw:
         return torch.ops.medley.random(  # type: ignore[no-any-return]
             rng, distribution, self._site(), list(shape), [], [], [], dtype
         )
+
+    uniform = functools.partialmethod(_draw, "uniform")  # numbers in [0, 1)
+    normal = functools.partialmethod(_draw, "normal")  # of mean 0 and deviation 1
+
+    def exponential(self, like: Tensor) -> Tensor:
+        """Returns positive numbers of mean 1, as many as `like` has."""
+        dtype = _wide(like.dtype)
+        drawn = self.uniform(like.shape, dtype, like.device)
+        return -torch.log1p(-drawn.clamp(min=torch.finfo(dtype).eps / 2))
 
 
 class RandomOps(TorchDispatchMode):
