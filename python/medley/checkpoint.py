@@ -77,7 +77,6 @@ def versions() -> dict[str, str]:
 
 
 def text_hash(text: str) -> str:
-    """Returns the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -190,7 +190,6 @@ class Engine:
         return self.inputs.read(batch, rows, self._sizes_now(), own, self.is_elastic)
 
     def step(self, batch: StepBatch) -> Metrics:
-        """Makes a step of the run."""
         self.reset()
         size = self._sizes_now().number(batch)
         scalars = self.optimizer.scalars(self.steps)
@@ -266,12 +265,10 @@ class Engine:
         return whole_tensors.read_kind(self.run, self.job, self.types, kind, among, self.together)
 
     def read_one(self, kind: str, name: str) -> Tensor:
-        """Returns a copy of a tensor."""
         with exchange.reordered(self.order):
             return whole_tensors.read_one(self.run, self.job, self.types, kind, name)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from a file."""
         with self.together("load_model()"):
             self.start(lambda: tensors_of(self.model) | read_model(Path(folder), self.model))
 

@@ -192,7 +192,6 @@ class Evaluation:
         return _Begun(made, sizes, inputs, carried.zeros(types))
 
     def _options(self, plan: Plan, program: _core.Program) -> dict[str, Any]:
-        """Returns those of the run."""
         options = devices.options(plan, program, self._engine.machines, self._engine.job)
         # It takes no time of the emulated devices.
         options |= {"emulation": {}, "seed": self._engine.run.seed}

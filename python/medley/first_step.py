@@ -49,7 +49,6 @@ class FirstStep:
             warnings.warn(f"the graph is not checked beside the model: {why}", stacklevel=3)
 
     def leave_out(self) -> None:
-        """Checks nothing."""
         self._is_left = False
 
     def _compared(self, batch: Any) -> str:

@@ -246,7 +246,6 @@ class Groups(Optimizer):
                     )
 
     def rules(self) -> Sequence[Optimizer]:
-        """Returns the optimizers."""
         return [optimizer for _, optimizer in self.groups]
 
     def learning_rate(self, step: int) -> float:

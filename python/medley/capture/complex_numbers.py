@@ -128,7 +128,6 @@ class _Writer:
         return self.constant(value.real), self.constant(value.imag)
 
     def constant(self, value: Tensor) -> Node:
-        """Returns a constant of this value."""
         name = f"_part{len(self._module._buffers)}"
         self._module.register_buffer(name, value.clone())
         node = self._module.graph.get_attr(name)

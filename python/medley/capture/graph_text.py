@@ -34,7 +34,6 @@ class Type:
         ]
 
     def numel(self, symbols: Mapping[str, int]) -> int:
-        """Returns the number of elements."""
         return math.prod(self.shape(symbols))
 
 

@@ -116,7 +116,6 @@ class ModuleStack:
         return int.from_bytes(digest[:4], "little") & 0x7FFFFFFF
 
     def push(self, path: str) -> None:
-        """Starts the forward of a module."""
         if not self._paths:
             self._calls.clear()
         self._paths.append(path)
@@ -126,7 +125,6 @@ class ModuleStack:
             self._open.append(scope)
 
     def pop(self) -> None:
-        """Ends the forward of the innermost module."""
         self._paths.pop()
         if self._open:
             self._open.pop().__exit__(None, None, None)

@@ -41,7 +41,6 @@ class Attributes:
             self._remember(_attributes(module), seen, 0)
 
     def restore(self) -> None:
-        """Puts back what was changed."""
         for container, before in self._before:
             _refill(container, before)
         for put, state in self._random:
@@ -196,7 +195,6 @@ class RandomStates:
         ]
 
     def restore(self) -> None:
-        """Puts the states back."""
         now = _global_generators()
         for name, state in self._before.items():
             now[name][1](state)

@@ -63,7 +63,6 @@ def _parser_of(verb: Verb) -> argparse.ArgumentParser:
 
 
 def _all_verbs() -> list[Verb]:
-    """Returns the verbs of Python."""
     return [*VERBS, *extras.verbs()]
 
 

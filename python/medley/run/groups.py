@@ -148,12 +148,10 @@ class World:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
         return dist.get_rank()
 
     @property
     def size(self) -> int:
-        """How many there are."""
         return dist.get_world_size()
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
@@ -186,5 +184,4 @@ class Reordered:
         self.peers.all_reduce_max(tensor)
 
     def ranks(self, ranks: Sequence[int]) -> list[int]:
-        """Returns ranks as the peers have them."""
         return [self._order[rank] for rank in ranks]

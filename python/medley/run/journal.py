@@ -89,7 +89,6 @@ class Journal:
         return self._records[kind].get((step, number))
 
     def has(self, kind: Kind, step: Step, number: int = 0) -> bool:
-        """Whether there is one."""
         return (step, number) in self._records[kind]
 
     def at(self, kind: Kind, step: Step) -> list[Any]:

@@ -90,7 +90,6 @@ class Node:
         return new
 
     def fence(self, device: str) -> None:
-        """Lets it kill a process."""
         self._send(["fence", device])
 
     def start(self, device: str, epoch: int, *offers: list[str]) -> None:

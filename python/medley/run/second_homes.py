@@ -44,7 +44,6 @@ class Pace:
         self._first, self._others, self._last = 0.0, [], time.monotonic()
 
     def note_step(self) -> None:
-        """A step is done."""
         now = time.monotonic()
         if self._first:
             self._others.append(now - self._last)
@@ -99,7 +98,6 @@ class Copies:
         return done >= self._next and len(self.of(epoch)) > 0
 
     def note_step(self) -> None:
-        """A step is done."""
         self._pace.note_step()
 
     def make(self, done: int, run: Any, peers: _runtime.MovePeers) -> dict[str, Any]:

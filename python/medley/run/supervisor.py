@@ -76,7 +76,6 @@ class Device:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
         return self.code is None
 
     def send(self, number: int) -> None:
