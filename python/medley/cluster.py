@@ -6,19 +6,8 @@ import os
 from pathlib import Path
 
 from medley import _core
-from medley._core import Cluster
+from medley._core import Cluster as Cluster
 from medley.files import read_text
-
-__all__ = [
-    "Cluster",
-    "catalogue",
-    "kinds_meant",
-    "load_cluster",
-    "near_kinds",
-    "one_device",
-    "parse_cluster",
-    "text_of",
-]
 
 _texts: dict[str, str] = {}  # by hash
 

@@ -99,7 +99,9 @@ def trains(optimizer: Any, model: nn.Module) -> Optimizer:
 
 def known_kinds() -> list[str]:
     """Returns the names of the optimizers that torch.optim has, too."""
-    return [name for name in ours.__all__ if name != "Optimizer" and hasattr(torch.optim, name)]
+    kinds = (each for each in vars(ours).values() if isinstance(each, type))
+    names = {each.__name__ for each in kinds if issubclass(each, Optimizer)} - {"Optimizer"}
+    return sorted(name for name in names if hasattr(torch.optim, name))
 
 
 def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Optimizer:

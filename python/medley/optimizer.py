@@ -9,40 +9,17 @@ from typing import Any, ClassVar
 
 from medley import _core
 from medley.shapes import sizes_of
-from medley.update_rule import Betas, Hyper, Optimizer
-from medley.written_optimizers import (
-    Adadelta,
-    Adagrad,
-    Adamax,
-    NAdam,
-    RAdam,
-    RMSprop,
-    Rprop,
-    pointwise,
-    whole,
-)
-
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "AdamW8bit",
-    "Adamax",
-    "Groups",
-    "Lion",
-    "Muon",
-    "NAdam",
-    "Optimizer",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "as_optimizer",
-    "pointwise",
-    "whole",
-]
+from medley.update_rule import Betas, Hyper
+from medley.update_rule import Optimizer as Optimizer
+from medley.written_optimizers import Adadelta as Adadelta
+from medley.written_optimizers import Adagrad as Adagrad
+from medley.written_optimizers import Adamax as Adamax
+from medley.written_optimizers import NAdam as NAdam
+from medley.written_optimizers import RAdam as RAdam
+from medley.written_optimizers import RMSprop as RMSprop
+from medley.written_optimizers import Rprop as Rprop
+from medley.written_optimizers import pointwise as pointwise
+from medley.written_optimizers import whole as whole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,6 @@ from medley.run import job
 if TYPE_CHECKING:
     from medley.graph import Graph
 
-__all__ = ["Explanation", "Plan", "plan"]
-
 
 class Explanation(str):
     """A text with tables; a notebook keeps their columns."""

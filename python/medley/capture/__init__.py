@@ -17,22 +17,15 @@ from medley.capture import row_dims
 from medley.capture.batch import Batch, Beside, read_batch
 from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
-from medley.capture.draws import substitute
-from medley.capture.errors import CaptureError, RowsError, shortened
+from medley.capture.draws import substitute as substitute
+from medley.capture.errors import CaptureError as CaptureError
+from medley.capture.errors import RowsError, shortened
 from medley.capture.model_check import check_model
-from medley.capture.modules import placed
+from medley.capture.modules import placed as placed
 from medley.capture.rehearsal import rehearse, runs
 from medley.capture.trace import choose_primes, trace
 from medley.capture.transformers_patches import unusual_experts
 from medley.data.pictures import Pictures
-
-__all__ = [
-    "Capture",
-    "CaptureError",
-    "capture_full",
-    "placed",
-    "substitute",
-]
 
 _CHECK_BELOW_OPS = 2000
 _NEAR = 16
