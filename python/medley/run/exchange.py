@@ -21,23 +21,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from medley import _runtime
-from medley.run import connections, elastic, ends, meeting, threads
+from medley.run import connections, elastic, ends, job, meeting, threads
 from medley.run.groups import Members, Reordered, World
-from medley.run.job import (
-    Job,
-    agent_has_store,
-    choose_interface,
-    current,
-    dead_after_seconds,
-    device_name,
-    interface,
-    is_one_of_several,
-    joins_later,
-    keep_port,
-    pulse_seconds,
-    says_how_c10d_logs,
-    store_address,
-)
 from medley.run.patience import Patience, say
 
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
@@ -47,22 +32,22 @@ _peers: list[World | Members | Reordered] = [World()]  # the ones there are now
 
 
 @functools.cache
-def _join(job: Job) -> None:
-    if not says_how_c10d_logs():
+def _join(this: job.Job) -> None:
+    if not job.says_how_c10d_logs():
         _runtime.print_errors_of_c10d_only()
-    if job.elastic:
-        choose_interface(job.master)
+    if this.elastic:
+        job.choose_interface(this.master)
     elif not dist.is_initialized():
-        choose_interface(job.master)
+        job.choose_interface(this.master)
         with connections.guarded():
-            _meet(job)
+            _meet(this)
     with connections.guarded():
-        store = _runtime.c10d_store(**store_address(), serve=False)
-    ends.connect(store, f"rank {job.rank}", *filter(None, [device_name()]))
+        store = _runtime.c10d_store(**job.store_address(), serve=False)
+    ends.connect(store, f"rank {this.rank}", *filter(None, [job.device_name()]))
     _connected.append(store)
     introduce()
-    _begin_pulse(job.rank)
-    if job.elastic:
+    _begin_pulse(this.rank)
+    if this.elastic:
         elastic.begin(store, use, TIMEOUT_SECONDS)
 
 
@@ -71,9 +56,9 @@ def _begin_pulse(rank: int) -> None:
     if rank == 0:
         _pulse.append(
             _runtime.Pulse(
-                **store_address(),
+                **job.store_address(),
                 key=f"pulse/{_peers[0].name}",
-                period_ms=round(1000 * pulse_seconds()),
+                period_ms=round(1000 * job.pulse_seconds()),
             )
         )
 
@@ -109,26 +94,30 @@ def group_name() -> str:
     return _peers[0].name
 
 
-def _meet(job: Job) -> None:
-    serves = job.rank == 0 and not agent_has_store()
-    address = store_address()
+def _meet(this: job.Job) -> None:
+    serves = this.rank == 0 and not job.agent_has_store()
+    address = job.store_address()
     place = meeting.Meeting(
-        **address, interface=interface(), rank=job.rank, size=job.size, seconds=TIMEOUT_SECONDS
+        **address,
+        interface=job.interface(),
+        rank=this.rank,
+        size=this.size,
+        seconds=TIMEOUT_SECONDS,
     )
     store = meeting.meet(place, serves)
     if address["port"] == 0:
-        keep_port(store.port)  # that the system has chosen
+        job.keep_port(store.port)  # that the system has chosen
     keys = PrefixStore(f"{address['prefix']}torch", store)
     try:
         with threads.patient():
             dist.init_process_group(
-                "gloo", store=keys, rank=job.rank, world_size=job.size, timeout=_timeout()
+                "gloo", store=keys, rank=this.rank, world_size=this.size, timeout=_timeout()
             )
     except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
         sentence = str(error).partition("\n")[0]
         raise OSError(
-            f"rank {job.rank}: the {job.size} processes of the job met at {place.where}, but could "
-            f"not connect to each other: {sentence}"
+            f"rank {this.rank}: the {this.size} processes of the job met at {place.where}, but "
+            f"could not connect to each other: {sentence}"
         ) from None
 
 
@@ -136,16 +125,16 @@ def _timeout() -> datetime.timedelta:
     return datetime.timedelta(seconds=TIMEOUT_SECONDS)
 
 
-def join() -> Job | None:
+def join() -> job.Job | None:
     """Returns the job, its processes connected."""
-    if is_one_of_several():
+    if job.is_one_of_several():
         _install_ends()
-    job = current()
-    if job is not None:
-        _join(job)
+    this = job.current()
+    if this is not None:
+        _join(this)
         if isinstance(_peers[0], Reordered):
-            job = dataclasses.replace(job, rank=_peers[0].rank)
-    return job
+            this = dataclasses.replace(this, rank=_peers[0].rank)
+    return this
 
 
 @functools.cache
@@ -195,9 +184,9 @@ _RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
 def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
     said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
-    job = join()
-    alone = joins_later() and isinstance(_peers[0], World)  # not taken in yet
-    if job is None or job.size == 1 or alone:
+    this = join()
+    alone = job.joins_later() and isinstance(_peers[0], World)  # not taken in yet
+    if this is None or this.size == 1 or alone:
         return make()
     store, key = _connected[0], new_key("made")
     parcel, raised = b"", None
@@ -212,7 +201,7 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
             parcel = bytes([1 + kind]) + str(error).encode()
         store.set(key, str(len(parcel)))
     else:
-        _wait_for_first(job, store, key, doing)
+        _wait_for_first(this, store, key, doing)
     data = torch.frombuffer(bytearray(parcel), dtype=torch.uint8) if parcel else None
     sent = tensor_from(0, data, [int(store.get(key))], torch.uint8).numpy().tobytes()
     if raised is not None:
@@ -233,7 +222,7 @@ def check() -> None:
     """Raises OSError if the run has failed, or the epoch of one that may go on."""
     if (failure := ends.first_failure(store())) is not None:
         raise ends.OthersError(failure["cause"])
-    if (this := current()) is not None and this.elastic:
+    if (this := job.current()) is not None and this.elastic:
         elastic.member().check()
 
 
@@ -242,34 +231,34 @@ def store() -> Any:
     return _connected[0]
 
 
-def from_store(job: Job, key: str, doing: str) -> str:
+def from_store(this: job.Job, key: str, doing: str) -> str:
     """Returns what rank 0 says under a key, as soon as it does."""
-    _wait_for_first(job, store(), key, doing)
+    _wait_for_first(this, store(), key, doing)
     return str(store().get(key))
 
 
-def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
+def _wait_for_first(this: job.Job, store: Any, key: str, doing: str) -> None:
     """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
     patience = Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
     pulse, next_look, changed = None, 0.0, 0
-    looks, every = 0, pulse_seconds()
+    looks, every = 0, job.pulse_seconds()
     while store.get(key) is None:
         if patience.waited >= next_look:
             next_look = patience.waited + every
             looks += 1
             check()
-            first = isinstance(_peers[0], World) and not job.elastic and ends.who_has_finished(1)
+            first = isinstance(_peers[0], World) and not this.elastic and ends.who_has_finished(1)
             if first and store.get(key) is None:
                 ends.tell_of_an_exchange(_waits_for(first), True)
                 raise ValueError(_waits_for(first))
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
-            if (looks - changed) * every > dead_after_seconds():
+            if (looks - changed) * every > job.dead_after_seconds():
                 raise ends.OthersError(
-                    f"rank 0: no sign of life for {dead_after_seconds():g} s, says rank "
-                    f"{job.rank}: its process was killed or its link is dead"
+                    f"rank 0: no sign of life for {job.dead_after_seconds():g} s, says rank "
+                    f"{this.rank}: its process was killed or its link is dead"
                 )
-        if patience.should_say() and job.rank == 1:
+        if patience.should_say() and this.rank == 1:
             say(f"waiting for rank 0, which {doing}")
         patience.pause()
 
@@ -289,14 +278,14 @@ def together(run: Any, call: str) -> Iterator[None]:
 
 def introduce() -> None:
     """Tells the other processes the name and the addresses of this one."""
-    this = current()
+    this = job.current()
     if this is not None and not this.elastic:
         told = json.dumps([ends.name(), connections.addresses()])
         _connected[0].set(f"addresses/{this.rank}", told)
 
 
-def _names_of_addresses(job: Job) -> dict[str, str]:
-    told = (_connected[0].get(f"addresses/{rank}") for rank in range(job.size))
+def _names_of_addresses(this: job.Job) -> dict[str, str]:
+    told = (_connected[0].get(f"addresses/{rank}") for rank in range(this.size))
     introduced = [json.loads(text) for text in told if text]
     return {address: name for name, addresses in introduced for address in addresses}
 
@@ -313,7 +302,7 @@ def _exchange() -> Iterator[None]:
 def _cause_of(text: str) -> Exception:
     """Returns the first failure of the job, if an exchange fails because of it; else that a process
     has finished which the others wait for; else what Gloo says of a connection, with names."""
-    this = current()
+    this = job.current()
     if this is None or this.elastic or not _connected:
         own, failure = f"rank {_peers[0].rank}: {_runtime.peer_error(text)}", None
         with contextlib.suppress(OSError):
