@@ -15,7 +15,6 @@ _MOST = 64  # ways that are tried of one number of rows
 _MOST_TRIALS = 128  # of all numbers of rows: a count, so that a slow machine finds the same
 
 Runs = Callable[[Batch], bool]
-Dims = tuple[int | None, ...]
 
 
 def is_time_first(model: nn.Module) -> bool:
