@@ -57,7 +57,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             return
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        target = _resolve(Path(path))
+        *_, target = _followed(Path(path))
         _remove_leftovers(target)
         part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
         with open(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
@@ -119,15 +119,20 @@ def unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
     return OSError(f"{path}: cannot be written: {error.strerror or error}")
 
 
+def _followed(path: Path) -> Iterator[Path]:
+    """Yields a path, and each that a symbolic link leads to from there."""
+    for _ in range(_MOST_LINKS):
+        yield path
+        if not path.is_symlink():
+            return
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
 def _is_descriptor(path: Path) -> bool:
     """Links of /proc/self/fd lead to what a process has open, which may have no name."""
-    for _ in range(_MOST_LINKS):
-        if re.fullmatch(r"/proc/.+/fd", str(path.parent.resolve())):
-            return True
-        if not path.is_symlink():
-            return False
-        path = path.parent / path.readlink()
-    return False
+    parents = (str(each.parent.resolve()) for each in _followed(path))
+    return any(re.fullmatch(r"/proc/.+/fd", each) for each in parents)
 
 
 def _is_stream(path: Path) -> bool:
@@ -139,14 +144,6 @@ def _is_stream(path: Path) -> bool:
     if stat.S_ISDIR(status.st_mode):
         return False
     return not stat.S_ISREG(status.st_mode) or _is_descriptor(path)
-
-
-def _resolve(path: Path) -> Path:
-    for _ in range(_MOST_LINKS):
-        if not path.is_symlink():
-            return path
-        path = path.parent / path.readlink()
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def _remove_leftovers(target: Path) -> None:
