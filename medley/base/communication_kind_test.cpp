@@ -2,17 +2,29 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+
 namespace medley {
 namespace {
 
+// Rows stand in the order of the enumerators.
+static_assert(traits_of(CommunicationKind::kRelay).name == "relay" &&
+              at(CommunicationKind::kRelay) + 1 == std::size(kCommunications));
+
 TEST(CommunicationKind, NamesAreFoundAgain) {
-  for (const auto kind : {CommunicationKind::kAllReduce,
-                          CommunicationKind::kAllGather,
-                          CommunicationKind::kReduceScatter,
-                          CommunicationKind::kAllToAll,
-                          CommunicationKind::kTransfer})
+  for (size_t i = 0; i < std::size(kCommunications); ++i) {
+    const auto kind = static_cast<CommunicationKind>(i);
     EXPECT_EQ(find_communication_kind(to_string(kind)), kind);
+  }
   EXPECT_EQ(find_communication_kind("broadcast"), std::nullopt);
+}
+
+TEST(CommunicationKind, LengthsAreOfTheWholeOfChunksOrOfPairs) {
+  EXPECT_EQ(num_lengths(CommunicationKind::kAllReduce, 4), 1);
+  EXPECT_EQ(num_lengths(CommunicationKind::kAllGather, 4), 4);
+  EXPECT_EQ(num_lengths(CommunicationKind::kReduceScatter, 4), 4);
+  EXPECT_EQ(num_lengths(CommunicationKind::kAllToAll, 4), 16);
+  EXPECT_EQ(num_lengths(CommunicationKind::kRelay, 4), 32);
 }
 
 }  // namespace

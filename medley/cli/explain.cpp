@@ -171,22 +171,11 @@ Json ops_json(const Completed& completed) {
   return rows;
 }
 
-const char* kind_text(CommunicationKind kind) {
-  switch (kind) {
-    case CommunicationKind::kAllReduce:
-      return "all-reduce";
-    case CommunicationKind::kAllGather:
-      return "all-gather";
-    case CommunicationKind::kReduceScatter:
-      return "reduce-scatter";
-    case CommunicationKind::kAllToAll:
-      return "all-to-all";
-    case CommunicationKind::kTransfer:
-      return "transfer";
-    case CommunicationKind::kRelay:
-      return "relay";
-  }
-  return "";
+// "all-reduce".
+std::string kind_text(CommunicationKind kind) {
+  std::string text = to_string(kind);
+  std::ranges::replace(text, '_', '-');
+  return text;
 }
 
 // `bytes`: what the first device puts in for the first micro-batch, or receives of another stage.

@@ -38,15 +38,6 @@ struct Measured {
   bool simulated = false;
 };
 
-CommunicationKind kind_of(std::string_view name) {
-  const auto kind = find_communication_kind(name);
-  if (kind && kind != CommunicationKind::kTransfer) return *kind;
-  throw Error(Blame::kCaller,
-              fmt::format("profile: collectives: found {}, expected all_reduce, all_gather, "
-                          "reduce_scatter or all_to_all",
-                          name));
-}
-
 bool is_of_a_library(const CollectiveMeasurement& measurement) {
   return measurement.algorithm == "backend";
 }
@@ -55,9 +46,8 @@ const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
                               const Collective& collective,
                               const LibraryAlgorithms& library) {
   if (is_of_a_library(measurement)) return *library.at(collective.kind);
-  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
   for (const Algorithm& each : algorithms())
-    if (each.name == measurement.algorithm && each.for_all_to_all == all_to_all) return each;
+    if (each.name == measurement.algorithm && fits(each, collective.kind)) return each;
   throw Error(Blame::kCaller,
               fmt::format("profile: collectives: found no algorithm \"{}\" for {}",
                           measurement.algorithm,
@@ -69,7 +59,7 @@ std::optional<Measured> understood(const CollectiveMeasurement& measurement,
                                    const Topology& topology,
                                    const LibraryAlgorithms& library) {
   Measured result;
-  result.collective.kind = kind_of(measurement.collective);
+  result.collective.kind = find_communication_kind(measurement.collective).value();
   result.collective.lengths = measurement.lengths;
   result.seconds = to_seconds(measurement.time).value;
   for (const std::string& name : measurement.devices) {
@@ -316,9 +306,7 @@ Fit fit(const Cluster& cluster,
 std::vector<const Algorithm*> candidates(CommunicationKind kind) {
   std::vector<const Algorithm*> result;
   for (const Algorithm& each : algorithms())
-    if (each.for_all_to_all == (kind == CommunicationKind::kAllToAll) &&
-        !each.name.starts_with("padded"))
-      result.push_back(&each);
+    if (fits(each, kind) && !each.name.starts_with("padded")) result.push_back(&each);
   return result;
 }
 
@@ -327,9 +315,11 @@ std::vector<const Algorithm*> candidates(CommunicationKind kind) {
 Calibration calibrated(const Cluster& cluster,
                        std::span<const CollectiveMeasurement> measurements) {
   LibraryAlgorithms library;
-  for (const CollectiveMeasurement& each : measurements)
-    if (is_of_a_library(each))
-      library.try_emplace(kind_of(each.collective), candidates(kind_of(each.collective)).front());
+  for (const CollectiveMeasurement& each : measurements) {
+    if (!is_of_a_library(each)) continue;
+    const CommunicationKind kind = find_communication_kind(each.collective).value();
+    library.try_emplace(kind, candidates(kind).front());
+  }
   if (library.empty()) return {fit(cluster, measurements, {}, kMostSimulated).cluster, {}};
   // One kind after the other, until none has a better one.
   double least = fit(cluster, measurements, library, kMostTried).loss;

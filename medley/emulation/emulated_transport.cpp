@@ -24,7 +24,8 @@ Collective collective_of(const Exchange& exchange) {
   const int64_t granule = std::max<int64_t>(exchange.bytes_per_element, 1);
   Collective collective{
       exchange.kind, exchange.group, {exchange.bytes / granule * granule}, granule};
-  if (collective.kind == CommunicationKind::kAllReduce) return collective;
+  const CommunicationTraits& traits = traits_of(collective.kind);
+  if (traits.is_whole()) return collective;
   if (exchange.relay) {
     const RelayTraffic traffic = traffic_of(*exchange.relay);
     collective.lengths = traffic.first;
@@ -33,8 +34,7 @@ Collective collective_of(const Exchange& exchange) {
     for (int64_t& length : collective.lengths) length *= granule;
     return collective;
   }
-  const bool gather = collective.kind == CommunicationKind::kAllGather;
-  collective.lengths = gather ? exchange.receive : exchange.send;
+  collective.lengths = traits.sends ? exchange.send : exchange.receive;
   for (int64_t& length : collective.lengths) length *= granule;
   return collective;
 }
@@ -123,15 +123,14 @@ std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
     const std::scoped_lock lock(mutex_);
     key.number = next_[{exchange.group, exchange.lane, exchange.me}]++;
   }
-  const bool transfers = exchange.kind == CommunicationKind::kTransfer;
-  const int booked = ledger_.post(device,
-                                  key,
-                                  static_cast<int>(exchange.group.size()),
-                                  transfers || exchange.kind == CommunicationKind::kAllToAll
-                                      ? messages_at_once(exchange)
-                                      : plan(exchange)[at(exchange.me)],
-                                  exchange.name,
-                                  {exchange.stream, transfers});
+  const bool knows_own_lengths_only = traits_of(exchange.kind).is_pairwise() && !exchange.relay;
+  const int booked = ledger_.post(
+      device,
+      key,
+      static_cast<int>(exchange.group.size()),
+      knows_own_lengths_only ? messages_at_once(exchange) : plan(exchange)[at(exchange.me)],
+      exchange.name,
+      {exchange.stream, exchange.kind == CommunicationKind::kTransfer});
   try {
     return std::make_unique<EmulatedPending>(
         *this, inner_.post(std::move(exchange)), device, booked);

@@ -35,22 +35,21 @@ Tensors together(const Tensors& tensors) {
   return result;
 }
 
-at::Tensor combine_one(CommunicationKind kind,
+// Returns the output of device `me`, on its device.
+at::Tensor combine_one(const CommunicationTraits& traits,
                        Reduce reduce,
                        const Tensors& inputs,
                        const std::vector<Executor::Lengths>& lengths,
                        size_t me) {
   Tensors parts;
   for (size_t j = 0; j < inputs.size(); ++j) {
-    if (kind == CommunicationKind::kAllGather) {
+    if (traits.receives && !traits.sends)
       MEDLEY_CHECK_EQ(inputs[j].numel(), lengths[me].receive[j]);
-      parts.push_back(inputs[j].reshape({-1}));
-    } else {
-      parts.push_back(on(piece(inputs[j], lengths[j].send, me), inputs[me].device()));
-    }
+    at::Tensor part = traits.sends ? piece(inputs[j], lengths[j].send, me) : inputs[j];
+    if (traits.receives) part = part.reshape({-1});
+    parts.push_back(on(part, inputs[me].device()));
   }
-  if (kind == CommunicationKind::kReduceScatter) return reduce_in_order(parts, reduce);
-  return at::cat(parts);
+  return traits.sums ? reduce_in_order(parts, reduce) : at::cat(parts);
 }
 
 // Those who send come first in the group.
@@ -99,20 +98,17 @@ std::vector<Tensors> combine(CommunicationKind kind,
                              const std::vector<Executor::Lengths>& lengths) {
   MEDLEY_CHECK(!inputs.empty());
   if (kind == CommunicationKind::kTransfer) return hand_over(inputs, lengths);
+  const CommunicationTraits& traits = traits_of(kind);
   std::vector<Tensors> outputs(inputs.size());
   for (size_t t = 0; t < inputs[0].size(); ++t) {
     Tensors column;
     for (const Tensors& row : inputs) column.push_back(row[t]);
-    const bool same_for_all =
-        kind == CommunicationKind::kAllReduce || kind == CommunicationKind::kAllGather;
-    at::Tensor shared;
-    if (same_for_all) column = together(column);
-    if (kind == CommunicationKind::kAllReduce) shared = reduce_in_order(column, reduce);
-    if (kind == CommunicationKind::kAllGather)
-      shared = combine_one(kind, reduce, column, lengths, 0);
-    for (size_t device = 0; device < inputs.size(); ++device)
-      outputs[device].push_back(same_for_all ? shared
-                                             : combine_one(kind, reduce, column, lengths, device));
+    // Without pieces all devices get the same.
+    const at::Tensor shared =
+        traits.sends ? at::Tensor() : combine_one(traits, reduce, column, lengths, 0);
+    for (size_t me = 0; me < inputs.size(); ++me)
+      outputs[me].push_back(traits.sends ? combine_one(traits, reduce, column, lengths, me)
+                                         : shared);
   }
   return outputs;
 }

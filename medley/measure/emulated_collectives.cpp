@@ -85,12 +85,11 @@ CollectiveMeasurement describe(const Collective& collective,
 std::vector<CollectiveMeasurement> measure_emulated(const Collective& collective,
                                                     const Topology& topology) {
   std::vector<CollectiveMeasurement> result;
-  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
   const Grouping grouping = group_by_node(collective, topology);
   const std::set<int> nodes(grouping.node.begin(), grouping.node.end());
   const bool flat = nodes.size() == 1 || nodes.size() == collective.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && flat)) continue;
+    if (!fits(algorithm, collective.kind) || (algorithm.hierarchical && flat)) continue;
     const Nanoseconds time =
         time_alone(messages(algorithm, collective, grouping), collective, topology);
     result.push_back(describe(collective, topology.cluster(), algorithm.name, time));

@@ -256,24 +256,19 @@ std::vector<Message> tidy(std::vector<Message> messages) {
 }
 
 void check(const Collective& collective) {
-  const size_t n = collective.devices.size();
-  MEDLEY_CHECK(n > 0);
+  MEDLEY_CHECK(!collective.devices.empty());
   MEDLEY_CHECK(collective.granule > 0);
-  const size_t expected = collective.kind == CommunicationKind::kAllReduce  ? 1
-                          : collective.kind == CommunicationKind::kAllToAll ? n * n
-                          : collective.kind == CommunicationKind::kRelay    ? 2 * n * n
-                                                                            : n;
-  MEDLEY_CHECK_EQ(collective.lengths.size(), expected);
+  MEDLEY_CHECK_EQ(collective.lengths.size(),
+                  num_lengths(collective.kind, collective.devices.size()));
   for (int64_t length : collective.lengths)
     MEDLEY_CHECK(length >= 0 && length % collective.granule == 0);
 }
 
-bool fits(const Algorithm& algorithm, CommunicationKind kind) {
-  return algorithm.for_all_to_all ==
-         (kind == CommunicationKind::kAllToAll || kind == CommunicationKind::kRelay);
-}
-
 }  // namespace
+
+bool fits(const Algorithm& algorithm, CommunicationKind kind) {
+  return algorithm.for_all_to_all == traits_of(kind).is_pairwise();
+}
 
 std::vector<Collective> in_turn(const Collective& collective) {
   if (collective.kind != CommunicationKind::kRelay) return {collective};
@@ -291,6 +286,12 @@ std::vector<int64_t> even_chunks(int64_t whole, int n, int64_t granule) {
   for (int i = 0; i < n; ++i)
     result.push_back(((i + 1) * elements / n - i * elements / n) * granule);
   return result;
+}
+
+std::vector<int64_t> gathered(const Collective& collective) {
+  if (!traits_of(collective.kind).is_whole()) return collective.lengths;
+  const int n = static_cast<int>(collective.devices.size());
+  return even_chunks(collective.lengths[0], n, collective.granule);
 }
 
 const std::vector<Algorithm>& algorithms() {
@@ -347,14 +348,12 @@ std::vector<Message> messages(const Algorithm& algorithm,
     }
     return result;
   }
-  const bool whole = collective.kind == CommunicationKind::kAllReduce;
-  const Lengths lengths =
-      whole ? even_chunks(collective.lengths[0], n, collective.granule) : collective.lengths;
-  std::vector<Message> gather = algorithm.messages(lengths, n, collective.granule, grouping);
-  if (collective.kind == CommunicationKind::kAllGather || algorithm.for_all_to_all)
-    return tidy(std::move(gather));
-  std::vector<Message> result = backwards(gather);
-  if (whole) {
+  const CommunicationTraits& traits = traits_of(collective.kind);
+  std::vector<Message> gather =
+      algorithm.messages(gathered(collective), n, collective.granule, grouping);
+  std::vector<Message> result;
+  if (traits.sums) result = backwards(gather);
+  if (traits.gathers()) {
     const int rounds = num_rounds(result);
     for (Message& message : gather) message.round += rounds;
     result.insert(result.end(), gather.begin(), gather.end());

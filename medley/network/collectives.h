@@ -35,9 +35,9 @@ struct Collective {
   // A transfer is an all-to-all of the devices of both stages here.
   CommunicationKind kind = CommunicationKind::kAllReduce;
   std::vector<int> devices;      // of the cluster; messages name them by their index in here
-  std::vector<int64_t> lengths;  // bytes. all-reduce: {whole}; all-gather, reduce-scatter:
-                                 // [device]; all-to-all: [from * devices + to]; relay: those of
-                                 // one all-to-all, then of the other
+  std::vector<int64_t> lengths;  // bytes, num_lengths() of them. all-reduce: {whole}; all-gather,
+                                 // reduce-scatter: [device]; all-to-all: [from * devices + to];
+                                 // relay: those of one all-to-all, then of the other
   int64_t granule = 1;  // no message ends inside an element of so many bytes; divides all lengths
   bool operator==(const Collective&) const = default;
 };
@@ -73,12 +73,15 @@ struct Algorithm {
                                    const Grouping& grouping);
 };
 const std::vector<Algorithm>& algorithms();
+// Whether the algorithm can carry a communication of the kind.
+bool fits(const Algorithm& algorithm, CommunicationKind kind);
 
 // Cuts `whole` bytes into one chunk per device, as even as elements allow.
 std::vector<int64_t> even_chunks(int64_t whole, int num_devices, int64_t granule);
+// Returns the lengths that an algorithm gets: of an all-gather's chunks or an all-to-all's blocks.
+std::vector<int64_t> gathered(const Collective& collective);
 
-// Returns the messages in order of rounds; none is empty. Requires: algorithm.for_all_to_all fits
-// the kind.
+// Returns the messages in order of rounds; none is empty. Requires: the algorithm fits the kind.
 std::vector<Message> messages(const Algorithm& algorithm,
                               const Collective& collective,
                               const Grouping& grouping);

@@ -443,14 +443,8 @@ constexpr Equation kEquations[] = {
 };
 
 // How often an equation counts: an all-reduce is an all-gather there and back.
-int64_t times_of(CommunicationKind kind) { return kind == CommunicationKind::kAllReduce ? 2 : 1; }
-
-Lengths gathered(const Collective& collective) {
-  return collective.kind == CommunicationKind::kAllReduce
-             ? even_chunks(collective.lengths[0],
-                           static_cast<int>(collective.devices.size()),
-                           collective.granule)
-             : collective.lengths;
+int64_t times_of(CommunicationKind kind) {
+  return int64_t{traits_of(kind).gathers()} + int64_t{traits_of(kind).sums};
 }
 
 Nanoseconds estimate(const Algorithm& algorithm,
@@ -512,8 +506,8 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
   for (const Equation& equation : kEquations)
     if (equation.name == algorithm.name) {
       (void)equation.time(gathered(collective), collective.granule, group);
-      const bool there = collective.kind != CommunicationKind::kReduceScatter;
-      const bool back = collective.kind == CommunicationKind::kAllReduce || !there;
+      const bool there = traits_of(collective.kind).gathers();
+      const bool back = traits_of(collective.kind).sums;
       // The two directions of a port or trunk are neighbours.
       for (size_t link = 0; link < once.size(); ++link)
         result[link] = static_cast<int64_t>((there ? once[link] : 0) + (back ? once[link ^ 1] : 0));
@@ -530,23 +524,20 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
   CheapestEstimate best;
   const bool relay = collective.kind == CommunicationKind::kRelay;
-  const bool all_to_all = relay || collective.kind == CommunicationKind::kAllToAll;
-  if (collective.devices.size() < 2 || all_to_all) {
+  if (collective.devices.size() < 2 || traits_of(collective.kind).is_pairwise()) {
     // Relays are our own messages, whatever the library.
     const Algorithm* runs = relay ? nullptr : topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
-      if (runs ? &algorithm == runs : algorithm.for_all_to_all == all_to_all)
+      if (runs ? &algorithm == runs : fits(algorithm, collective.kind))
         return {&algorithm, estimate(algorithm, collective, topology)};
   }
   if (const Algorithm* runs = topology.library_algorithm(collective.kind))
     return {runs, estimate(*runs, collective, topology)};
   const Group group(collective, topology);
-  const bool whole = collective.kind == CommunicationKind::kAllReduce;
-  const Lengths chunks = whole ? gathered(collective) : Lengths{};
-  const Lengths& lengths = whole ? chunks : collective.lengths;
+  const Lengths lengths = gathered(collective);
   const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.for_all_to_all || (algorithm.hierarchical && !nested) ||
+    if (!fits(algorithm, collective.kind) || (algorithm.hierarchical && !nested) ||
         algorithm.name.starts_with("padded") ||
         (best.algorithm && is_beaten(algorithm, lengths, collective, group, best.time)))
       continue;

@@ -5,8 +5,10 @@
 #include <set>
 #include <tuple>
 
+#include "medley/base/communication_kind.h"
 #include "medley/base/error.h"
 #include "medley/base/json_place.h"
+#include "medley/base/json_string.h"
 #include "medley/profile/profile.h"
 
 namespace medley {
@@ -19,8 +21,6 @@ constexpr double kMostWork = 1e30;
 constexpr double kMostSlowdown = 1000;
 constexpr WorkClass kClasses[] = {
     WorkClass::kMatmul, WorkClass::kAttention, WorkClass::kConvolution, WorkClass::kMemory};
-constexpr std::string_view kCollectives[] = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
 
 std::string read_filled(const JsonPlace& at, std::string_view expected) {
   if (!at.json->is_string() || at.json->get_ref<const std::string&>().empty()) at.refuse(expected);
@@ -86,49 +86,51 @@ OpMeasurement read_op(const JsonPlace& at, const std::string& kind) {
   return each;
 }
 
-// How many lengths a collective has among so many devices.
-size_t num_lengths(const std::string& collective, size_t devices) {
-  if (collective == "all_reduce") return 1;
-  return collective == "all_to_all" ? devices * devices : devices;
+CommunicationKind read_kind(const JsonPlace& at) {
+  const std::optional<CommunicationKind> kind = find_communication_kind(read_text(at));
+  if (kind && traits_of(*kind).own_group) return *kind;
+  std::vector<std::string> names;
+  for (const CommunicationTraits& each : kCommunications)
+    if (each.own_group) names.push_back(json_string(std::string(each.name)));
+  at.refuse(fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back()));
 }
 
 CollectiveMeasurement read_collective(const JsonPlace& at) {
   CollectiveMeasurement each;
-  read_object(
-      at,
-      {{"collective",
-        true,
-        [&](const JsonPlace& p) {
-          each.collective = read_text(p);
-          if (std::ranges::find(kCollectives, each.collective) == std::end(kCollectives))
-            p.refuse("\"all_reduce\", \"all_gather\", \"reduce_scatter\" or \"all_to_all\"");
-        }},
-       {"algorithm",
-        true,
-        [&](const JsonPlace& p) {
-          each.algorithm = read_filled(p, "the name of an algorithm, or \"backend\"");
-        }},
-       {"devices",
-        true,
-        [&](const JsonPlace& p) {
-          each.devices = read_texts(p);
-          if (each.devices.size() < 2 ||
-              std::set<std::string>(each.devices.begin(), each.devices.end()).size() <
-                  each.devices.size())
-            p.refuse("at least two devices, each once");
-        }},
-       {"lengths",
-        true,
-        [&](const JsonPlace& p) {
-          each.lengths = read_integers(p, 0, kMostBytes);
-          const size_t expected = num_lengths(each.collective, each.devices.size());
-          if (each.lengths.size() != expected)
-            p.refuse(fmt::format("{} lengths of {} among {} devices",
-                                 expected,
-                                 each.collective,
-                                 each.devices.size()));
-        }},
-       {"time_ns", true, [&](const JsonPlace& p) { each.time = read_time(p); }}});
+  CommunicationKind kind{};
+  read_object(at,
+              {{"collective",
+                true,
+                [&](const JsonPlace& p) {
+                  kind = read_kind(p);
+                  each.collective = to_string(kind);
+                }},
+               {"algorithm",
+                true,
+                [&](const JsonPlace& p) {
+                  each.algorithm = read_filled(p, "the name of an algorithm, or \"backend\"");
+                }},
+               {"devices",
+                true,
+                [&](const JsonPlace& p) {
+                  each.devices = read_texts(p);
+                  if (each.devices.size() < 2 ||
+                      std::set<std::string>(each.devices.begin(), each.devices.end()).size() <
+                          each.devices.size())
+                    p.refuse("at least two devices, each once");
+                }},
+               {"lengths",
+                true,
+                [&](const JsonPlace& p) {
+                  each.lengths = read_integers(p, 0, kMostBytes);
+                  const size_t expected = num_lengths(kind, each.devices.size());
+                  if (each.lengths.size() != expected)
+                    p.refuse(fmt::format("{} lengths of {} among {} devices",
+                                         expected,
+                                         each.collective,
+                                         each.devices.size()));
+                }},
+               {"time_ns", true, [&](const JsonPlace& p) { each.time = read_time(p); }}});
   return each;
 }
 

@@ -37,8 +37,7 @@ std::vector<std::vector<int>> groups_of(const Program& program) {
   };
   for (const LoweredStage& stage : program.stages)
     for (const Communication& communication : stage.communications) {
-      if (communication.kind == CommunicationKind::kTransfer ||
-          communication.kind == CommunicationKind::kRelay) {
+      if (!traits_of(communication.kind).own_group) {
         add(everybody);
         continue;
       }

@@ -23,24 +23,14 @@ namespace medley {
 enum class Reduce : uint8_t { kSum, kMax };
 inline constexpr int kWholeMesh = -1;  // an axis that stands for all of them
 
-// all_reduce: inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several
-//   tensors are one bucket
-// all_gather: flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
-// reduce_scatter: flat concatenation of send[j] over all j -> element-wise sum of the chunks for
-//   me, send[me] elements
-// all_to_all: flat concatenation of send[j] (for device j) -> flat concatenation of receive[j]
-//   (from device j)
-// transfer: the same from the devices of one stage to those of another: the former have inputs
-//   only, the latter outputs only
-// relay: tensors of several stages, each as its own layout says -> their sums, each as the layout
-//   of whoever wants it says, flat
+// base/communication_kind.h says what each kind makes of its inputs.
 struct Communication {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;
   int axis = 0;  // the group is the devices of the mesh that differ in this axis only; or
                  // kWholeMesh
   std::vector<ValueId> inputs, outputs;
-  std::vector<Size> send, receive;  // elements per device of the group; empty for all-reduce
+  std::vector<Size> send, receive;  // elements per device of the group, where its kind has pieces
   std::string name;                 // for traces and errors: "all_gather transformer.wte.weight"
 
   // Of communications between stages. The group, as devices of the cluster; of a transfer, those
@@ -64,6 +54,11 @@ inline bool only_receives(const Communication& communication) {
 }
 inline bool only_sends(const Communication& communication) {
   return communication.kind == CommunicationKind::kTransfer && communication.outputs.empty();
+}
+
+// Whether it is one of all devices of several stages.
+inline bool is_sum_over_stages(const Communication& communication) {
+  return !communication.devices.empty() && communication.kind != CommunicationKind::kTransfer;
 }
 
 // One of the values of a communication: all are of one dtype.

@@ -62,15 +62,13 @@ class GroupVerifier {
   }
 
   void run() {
-    using enum CommunicationKind;
-    const CommunicationKind kind = communication_.kind;
-    const bool sends = kind == kReduceScatter || kind == kAllToAll;
-    const bool receives = kind == kAllGather || kind == kAllToAll;
+    const CommunicationTraits& traits = traits_of(communication_.kind);
+    const bool sends = traits.sends, receives = traits.receives;
     for (size_t p = 0; p < ends_.size(); ++p) {
       const Ends& own = ends_[p];
       expect_equal(p, "messages to send", own.send.size(), sends ? group_.size() : 0);
       expect_equal(p, "messages to receive", own.receive.size(), receives ? group_.size() : 0);
-      if (kind == kAllReduce) {
+      if (traits.is_whole()) {
         expect_equal(p, "elements as in the first device", own.inputs, ends_[0].inputs);
         expect_equal(p, "elements of the result", own.outputs, own.inputs);
         continue;
@@ -78,15 +76,15 @@ class GroupVerifier {
       expect_equal(p, "elements sent", own.inputs[0], sends ? sum(own.send) : own.receive[p]);
       expect_equal(
           p, "elements received", own.outputs[0], receives ? sum(own.receive) : own.send[p]);
-      if (kind == kAllGather)
+      if (!traits.is_pairwise()) {
         expect_equal(p, "lengths as in the first device", own.receive, ends_[0].receive);
-      if (kind == kReduceScatter)
         expect_equal(p, "lengths as in the first device", own.send, ends_[0].send);
-      if (kind == kAllToAll)
-        for (size_t q = 0; q < p; ++q) {
-          expect_equal(p, "elements from another", own.receive[q], ends_[q].send[p]);
-          expect_equal(q, "elements from another", ends_[q].receive[p], own.send[q]);
-        }
+        continue;
+      }
+      for (size_t q = 0; q < p; ++q) {
+        expect_equal(p, "elements from another", own.receive[q], ends_[q].send[p]);
+        expect_equal(q, "elements from another", ends_[q].receive[p], own.send[q]);
+      }
     }
   }
 
@@ -129,14 +127,13 @@ void verify_tensors(const LoweredStage& stage,
     return;
   }
   const bool relay = communication.kind == CommunicationKind::kRelay;
-  expect_program(
-      relay ? from.size() + to.size() > 0
-            : !from.empty() && from.size() == to.size() &&
-                  (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
-      place,
-      "found {} inputs and {} outputs",
-      from.size(),
-      to.size());
+  expect_program(relay ? from.size() + to.size() > 0
+                       : !from.empty() && from.size() == to.size() &&
+                             (from.size() == 1 || traits_of(communication.kind).is_whole()),
+                 place,
+                 "found {} inputs and {} outputs",
+                 from.size(),
+                 to.size());
   const DType expected = type_of(stage.graph, any_value(communication)).dtype;
   for (const auto* values : {&from, &to})
     for (ValueId value : *values) {
@@ -179,10 +176,6 @@ struct Posted {
 
 // By stream and devices, what a stage posts of sums over stages.
 using Sums = std::map<std::vector<int>, std::vector<Posted>>;
-
-bool is_sum_over_stages(const Communication& communication) {
-  return !communication.devices.empty() && communication.kind != CommunicationKind::kTransfer;
-}
 
 // Of each stage, by lane or devices.
 struct Outgoing {

@@ -115,10 +115,6 @@ class CommitVerifier {
 
  private:
   const Communication& communication(int id) const { return stage_.communications[at(id)]; }
-  bool is_sum(int id) const {
-    return !communication(id).devices.empty() &&
-           communication(id).kind != CommunicationKind::kTransfer;
-  }
 
   // The relays whose sums are assigned as they arrive.
   void find_values() {
@@ -139,7 +135,7 @@ class CommitVerifier {
 
   void follow(const Item& item, bool updates) {
     if (item.kind == Item::Kind::kWait) under_way_.erase(item.index);
-    if (item.kind != Item::Kind::kPost || !is_sum(item.index)) return;
+    if (item.kind != Item::Kind::kPost || !is_sum_over_stages(communication(item.index))) return;
     if (updates && !check_order(item.index)) return;
     under_way_.insert(item.index);
   }

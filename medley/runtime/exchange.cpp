@@ -39,22 +39,15 @@ constexpr Property kProperties[] = {
     [](const Exchange& x) { return std::string(x.reduce == Reduce::kMax ? "maximum" : "sum"); },
     [](const Exchange& x) { return fmt::format("{} bytes per element", x.bytes_per_element); },
     [](const Exchange& x) {
-      return x.kind == CommunicationKind::kTransfer || x.kind == CommunicationKind::kRelay
-                 ? ""
-                 : fmt::format("{} tensors", x.inputs.size());
+      return traits_of(x.kind).own_group ? fmt::format("{} tensors", x.inputs.size()) : "";
     },
     [](const Exchange& x) {
-      return x.kind == CommunicationKind::kAllReduce ? fmt::format("{} bytes", x.bytes) : "";
-    },
-    [](const Exchange& x) {
-      return x.kind == CommunicationKind::kAllGather
-                 ? fmt::format("receive [{}]", fmt::join(x.receive, ", "))
-                 : "";
-    },
-    [](const Exchange& x) {
-      return x.kind == CommunicationKind::kReduceScatter
-                 ? fmt::format("send [{}]", fmt::join(x.send, ", "))
-                 : "";
+      const CommunicationTraits& traits = traits_of(x.kind);
+      if (traits.is_pairwise()) return std::string();
+      if (traits.is_whole()) return fmt::format("{} bytes", x.bytes);
+      return fmt::format("{} [{}]",
+                         traits.receives ? "receive" : "send",
+                         fmt::join(traits.receives ? x.receive : x.send, ", "));
     },
     [](const Exchange& x) { return x.relay ? cells_text(*x.relay) : ""; },
 };
@@ -90,19 +83,15 @@ Exchange make_exchange(const LoweredStage& stage,
   exchange.name = communication.name;
   exchange.send = evaluate_all(communication.send, symbols);
   exchange.receive = evaluate_all(communication.receive, symbols);
-  const bool messages = communication.kind == CommunicationKind::kAllToAll ||
-                        communication.kind == CommunicationKind::kTransfer;
-  if (messages || communication.kind == CommunicationKind::kReduceScatter)
-    MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
-  if (messages || communication.kind == CommunicationKind::kAllGather)
-    MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
+  const CommunicationTraits& traits = traits_of(communication.kind);
   const bool receiver = communication.inputs.empty();
   const bool relays = communication.kind == CommunicationKind::kRelay;
+  if (traits.sends && !relays) MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
+  if (traits.receives && !relays) MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
   MEDLEY_CHECK(!receiver || relays || only_receives(communication));
   MEDLEY_CHECK_EQ(relays, communication.relay != nullptr);
   exchange.relay = communication.relay;
-  if (communication.kind != CommunicationKind::kTransfer && !relays)
-    MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
+  if (traits.own_group) MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
   for (ValueId value : receiver ? communication.outputs : communication.inputs) {
     const TensorType& type = stage.graph.values.at(at(value)).type;
     exchange.dtype = type.dtype;
@@ -127,8 +116,7 @@ std::optional<std::string> disagreement(const Exchange& a, const Exchange& b) {
                        b.name,
                        in_b);
   }
-  if (a.kind != CommunicationKind::kAllToAll && a.kind != CommunicationKind::kTransfer)
-    return std::nullopt;
+  if (a.relay || !traits_of(a.kind).is_pairwise()) return std::nullopt;
   if (auto different = different_messages(a, b)) return different;
   return different_messages(b, a);
 }

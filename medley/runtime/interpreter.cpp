@@ -322,7 +322,7 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
   Outstanding& outstanding = outstanding_[step.communication].emplace_back();
   outstanding.since = clock_.now();
   const Exchange& exchange = step.exchange;
-  if (exchange.group.size() == 1 && exchange.kind == CommunicationKind::kAllReduce) {
+  if (exchange.group.size() == 1 && traits_of(exchange.kind).is_whole()) {
     outstanding.outputs = std::move(inputs);
     return;
   }

@@ -82,23 +82,13 @@ int64_t sum(const std::vector<int64_t>& lengths) {
 }
 
 // Returns how many elements go in and come out of device `me`.
-std::pair<int64_t, int64_t> flow(CommunicationKind kind,
+std::pair<int64_t, int64_t> flow(const CommunicationTraits& traits,
                                  const Executor::Lengths& lengths,
                                  size_t me,
                                  int64_t elements) {
-  switch (kind) {
-    case CommunicationKind::kAllReduce:
-      return {elements, elements};
-    case CommunicationKind::kAllGather:
-      return {lengths.receive[me], sum(lengths.receive)};
-    case CommunicationKind::kReduceScatter:
-      return {sum(lengths.send), lengths.send[me]};
-    case CommunicationKind::kAllToAll:
-    case CommunicationKind::kTransfer:
-    case CommunicationKind::kRelay:
-      break;
-  }
-  return {sum(lengths.send), sum(lengths.receive)};
+  if (traits.is_whole()) return {elements, elements};
+  return {traits.sends ? sum(lengths.send) : lengths.receive[me],
+          traits.receives ? sum(lengths.receive) : lengths.send[me]};
 }
 
 }  // namespace
@@ -172,14 +162,14 @@ std::vector<std::vector<Buffer>> NullExecutor::combine(
     }
     return outputs;
   }
+  const CommunicationTraits& traits = traits_of(kind);
   for (size_t me = 0; me < inputs.size(); ++me) {
     for (const Buffer& input : inputs[me]) {
       const auto& tensor = *static_cast<const NullTensor*>(input.get());
-      const auto [in, out] = flow(kind, lengths[me], me, num_elements(tensor));
+      const auto [in, out] = flow(traits, lengths[me], me, num_elements(tensor));
       MEDLEY_CHECK_EQ(num_elements(tensor), in);
-      const bool same = kind == CommunicationKind::kAllReduce;
       outputs[me].push_back(
-          null_buffer(tensor.dtype, same ? tensor.shape : std::vector<int64_t>{out}));
+          null_buffer(tensor.dtype, traits.is_whole() ? tensor.shape : std::vector<int64_t>{out}));
     }
   }
   return outputs;

@@ -107,7 +107,8 @@ Collective CommunicationPrices::collective(const Communication& communication,
   result.devices = communication.devices;
   if (result.devices.empty())
     for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
-  if (result.kind == CommunicationKind::kAllReduce) {
+  const CommunicationTraits& traits = traits_of(result.kind);
+  if (traits.is_whole()) {
     int64_t bytes = 0;
     for (ValueId value : communication.inputs)
       bytes += num_bytes(type(value), tables[at(members[0])]);
@@ -116,11 +117,10 @@ Collective CommunicationPrices::collective(const Communication& communication,
     const RelayTraffic traffic = traffic_of(*communication.relay);
     for (const auto* round : {&traffic.first, &traffic.second})
       for (int64_t elements : *round) result.lengths.push_back(result.granule * elements);
-  } else if (result.kind == CommunicationKind::kAllToAll) {
+  } else if (traits.is_pairwise()) {
     result.lengths = lengths_of_messages(communication, microbatch, members, result.granule);
   } else {
-    const bool gather = result.kind == CommunicationKind::kAllGather;
-    for (const Size& size : gather ? communication.receive : communication.send)
+    for (const Size& size : traits.receives ? communication.receive : communication.send)
       result.lengths.push_back(result.granule * evaluate(size, tables[at(members[0])]));
   }
   return result;

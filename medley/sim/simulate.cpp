@@ -381,8 +381,7 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
   const Communication& communication = stage(actor).communications[at(index)];
   const Exchanges& exchanges = this->exchanges(actor, index, microbatch);
   Posted posted{-1, index, microbatch, {}};
-  if (exchanges.devices.size() == 1 && communication.kind == CommunicationKind::kAllReduce)
-    return posted;
+  if (exchanges.devices.size() == 1 && traits_of(communication.kind).is_whole()) return posted;
   const Role& role = actor.roles[at(index)];
   posted.key = {role.group, actor.next_key[role.group]++};
   if (is_of_pipelines(actor, index))

@@ -136,7 +136,7 @@ class C10dPending final : public Pending {
     if (auto cause = waiting_.abort->cause())
       throw Error(Blame::kEnvironment, "aborted: " + *cause);
     if (exchange_.kind == CommunicationKind::kTransfer && !output_.defined()) return {};
-    return exchange_.kind == CommunicationKind::kAllReduce ? split_bucket() : one_output();
+    return traits_of(exchange_.kind).is_whole() ? split_bucket() : one_output();
   }
 
  private:

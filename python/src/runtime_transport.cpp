@@ -26,10 +26,8 @@ namespace {
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 medley::CommunicationKind parse_kind(const std::string& name) {
-  if (name == "all_reduce") return medley::CommunicationKind::kAllReduce;
-  if (name == "all_gather") return medley::CommunicationKind::kAllGather;
-  if (name == "reduce_scatter") return medley::CommunicationKind::kReduceScatter;
-  if (name == "all_to_all") return medley::CommunicationKind::kAllToAll;
+  const auto kind = medley::find_communication_kind(name);
+  if (kind && medley::traits_of(*kind).own_group) return *kind;
   throw medley::Error(medley::Blame::kCaller, "no such communication: " + name);
 }
 
