@@ -112,8 +112,8 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
        R"(p.json: pipelines[0].stages[0].recompute: found "some", expected "none" or "all" or "blocks")"},
       {"\"stages\"",
        R"("stage": 1, "stages")",
-       R"(p.json: pipelines[0]: found unknown key "stage", expected one of "microbatches", )"
-       R"("schedule", "in_flight", "late_weights", "at_once", "stages")"},
+       R"(p.json: pipelines[0]: found unknown key "stage", expected one of "schedule", )"
+       R"("in_flight", "late_weights", "at_once", "microbatches", "stages")"},
       {"\"pipelines\"",
        R"("parts": [{"name": "a"}], "pipelines")",
        R"(p.json: parts[0]: found {"name":"a"}, expected one of "lengths" and "shares")"},

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "medley/plan/plan.h"
+
+namespace medley {
+
+// Returns a plan as JSON, fields in the order in which they are printed.
+nlohmann::ordered_json to_ordered_json(const Plan& plan);
+
+}  // namespace medley
