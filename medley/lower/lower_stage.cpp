@@ -19,6 +19,100 @@
 namespace medley {
 namespace {
 
+// Returns where a tensor of the whole graph is cut in a state.
+Placement placement(LocalGraph& local, const Input& input, ValueId whole, const State& at) {
+  Placement placed{input, at, {}, {}};
+  for (const auto& dim : local.completed.factors->values[static_cast<size_t>(whole)]) {
+    std::vector<Size>& sizes = placed.factors.emplace_back();
+    for (ExtentId extent : dim)
+      sizes.push_back(local.completed.factors->extent_sizes[static_cast<size_t>(extent)]);
+  }
+  if (const auto share = local.shares.find(whole); share != local.shares.end()) {
+    const auto& [position, interval] = share->second;
+    const Size& full = local.full_size(whole, position);
+    placed.cuts.push_back({position,
+                           local.symbols.begin_within(at, position, full, interval),
+                           local.symbols.length_within(at, position, full, interval)});
+  }
+  for (const AxisState& axis : at) {
+    const int position = axis.position;
+    if (axis.holding != Holding::kSharded ||
+        std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const Placement::Cut& cut) {
+          return cut.position == position;
+        }))
+      continue;
+    const Size& full = local.full_size(whole, position);
+    placed.cuts.push_back({position,
+                           local.symbols.offset(at, position, full),
+                           local.symbols.length(at, position, full)});
+  }
+  return placed;
+}
+
+LocalCut local_cut(LocalGraph& graph, OpId id, const Cut& cut, const std::vector<Choice>& choice) {
+  const Factors& factors = *graph.completed.factors;
+  const std::vector<Size>& sizes = factors.extent_sizes;
+  const auto& extents = factors.labels[at(id)][at(cut.label)];
+  // The axes that cut this factor, as if it were a value by itself.
+  State at;
+  for (const Choice& axis : choice)
+    at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
+                                                                  : replicated());
+  const Size& full = sizes[static_cast<size_t>(extent_of(factors, id, cut))];
+  LocalCut local{cut, graph.symbols.length(at, 0, full), graph.symbols.offset(at, 0, full), full};
+  for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
+    local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
+  return local;
+}
+
+void describe_factors(LocalGraph& graph, ValueId value, const State& at, LocalForm& form) {
+  form.factor_sizes = graph.local_factors(value, at);
+  const std::vector<Size> whole = graph.local_factors(value, graph.whole());
+  for (size_t p = 0; p < whole.size(); ++p) {
+    const int position = static_cast<int>(p);
+    const bool batch = whole[p] == SymbolTable::rows();
+    if (batch && form.step_rows == SymbolTable::batch()) form.counted_rows = position;
+    form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
+    form.factor_offsets.push_back(batch ? graph.symbols.row(at, position, whole[p])
+                                        : graph.symbols.offset(at, position, whole[p]));
+  }
+}
+
+// Rewrites an op of the whole graph to the part that a device computes.
+void localize(LocalGraph& graph,
+              OpId id,
+              const std::vector<Choice>& choice,
+              const std::vector<State>& states,
+              LocalForm& form,
+              Op& local) {
+  const Op& op = graph.source.ops[at(id)];
+  const Rule* rule = find_rule(op.name);
+  const std::shared_ptr<const Instance>& instance = graph.completed.factors->instances[at(id)];
+  if (!rule || !rule->localize || !instance) return;
+  form.global = &graph.source;
+  form.op = &op;
+  form.instance = instance.get();
+  for (const Choice& axis : choice)
+    if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
+      form.cuts.push_back(local_cut(graph, id, axis.cut, choice));
+  if (!op.results.empty() && op.results[0] != kNone)
+    describe_factors(graph, op.results[0], states[0], form);
+  rule->localize(local, form);
+}
+
+bool types_differ(const LoweredStage& stage) {
+  const std::vector<DType>& types = stage.bf16_as;
+  return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
+}
+
+std::string metric_of(const Output& output) {
+  return output.kind == OutputKind::kMetric ? output.name : "";
+}
+
+bool has_rows_of_all(const std::string& name, const TensorType& type) {
+  return is_carried(name) || has_rows(type);
+}
+
 class Lowering {
  public:
   Lowering(const DecidedStage& decided,
@@ -69,35 +163,6 @@ class Lowering {
  private:
   const State& state(ValueId value) const { return completed_.assignment.states[at(value)]; }
 
-  Placement placement(const Input& input, ValueId whole, const State& at) {
-    Placement placed{input, at, {}, {}};
-    for (const auto& dim : completed_.factors->values[static_cast<size_t>(whole)]) {
-      std::vector<Size>& sizes = placed.factors.emplace_back();
-      for (ExtentId extent : dim)
-        sizes.push_back(completed_.factors->extent_sizes[static_cast<size_t>(extent)]);
-    }
-    if (const auto share = local_.shares.find(whole); share != local_.shares.end()) {
-      const auto& [position, interval] = share->second;
-      const Size& full = local_.full_size(whole, position);
-      placed.cuts.push_back({position,
-                             local_.symbols.begin_within(at, position, full, interval),
-                             local_.symbols.length_within(at, position, full, interval)});
-    }
-    for (const AxisState& axis : at) {
-      const int position = axis.position;
-      if (axis.holding != Holding::kSharded ||
-          std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const Placement::Cut& cut) {
-            return cut.position == position;
-          }))
-        continue;
-      const Size& full = local_.full_size(whole, position);
-      placed.cuts.push_back({position,
-                             local_.symbols.offset(at, position, full),
-                             local_.symbols.length(at, position, full)});
-    }
-    return placed;
-  }
-
   void add_input_of(const Input& input) {
     if (input.kind == InputKind::kBatch)
       if (const auto found = connections_.metrics.find(std::string(kCarried) + input.name);
@@ -106,7 +171,7 @@ class Lowering {
     if (input.kind == InputKind::kState) sync_.restrict_to_share(input.role.of, input.value);
     Input local = input;
     local.value = values_.add_input(input, state(input.value));
-    local_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
+    local_.stage.inputs.push_back(placement(local_, local, input.value, state(input.value)));
   }
 
   // The rows of the whole batch are a buffer, on every device.
@@ -151,6 +216,7 @@ class Lowering {
     const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
     Op local = op;
     LocalForm form;
+    form.step_rows = batches_ > 0 ? SymbolTable::rows() : SymbolTable::batch();
     std::vector<ValueId> locals;
     const OpRole role = completed_.prepared->roles[at(id)];
     const std::string* divided =
@@ -178,7 +244,7 @@ class Lowering {
                                                     : local_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
     }
-    localize(id, local, form, choice, states);
+    localize(local_, id, choice, states, form, local);
     if (batches_ > 0 && accumulates(op) && is_floating(form.results[0].dtype)) {
       local.name = "medley.accumulate_mean.default";
       local.arguments.emplace_back(Size(batches_));
@@ -238,63 +304,13 @@ class Lowering {
         }
   }
 
-  void localize(OpId id,
-                Op& local,
-                LocalForm& form,
-                const std::vector<Choice>& choice,
-                const std::vector<State>& states) {
-    const Op& op = graph_.ops[at(id)];
-    const Rule* rule = find_rule(op.name);
-    const std::shared_ptr<const Instance>& instance = completed_.factors->instances[at(id)];
-    if (!rule || !rule->localize || !instance) return;
-    form.global = &graph_;
-    form.op = &op;
-    form.instance = instance.get();
-    form.step_rows = batches_ > 0 ? SymbolTable::rows() : SymbolTable::batch();
-    for (const Choice& axis : choice)
-      if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
-        form.cuts.push_back(local_cut(id, axis.cut, choice));
-    if (!op.results.empty() && op.results[0] != kNone)
-      describe_factors(op.results[0], states[0], form);
-    rule->localize(local, form);
-  }
-
-  LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
-    const std::vector<Size>& sizes = completed_.factors->extent_sizes;
-    const auto& extents = completed_.factors->labels[at(id)][at(cut.label)];
-    // The axes that cut this factor, as if it were a value by itself.
-    State at;
-    for (const Choice& axis : choice)
-      at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
-                                                                    : replicated());
-    const Size& full = sizes[static_cast<size_t>(extent_of(*completed_.factors, id, cut))];
-    LocalCut local{
-        cut, local_.symbols.length(at, 0, full), local_.symbols.offset(at, 0, full), full};
-    for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
-      local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
-    return local;
-  }
-
-  void describe_factors(ValueId value, const State& at, LocalForm& form) {
-    form.factor_sizes = local_.local_factors(value, at);
-    const std::vector<Size> whole = local_.local_factors(value, local_.whole());
-    for (size_t p = 0; p < whole.size(); ++p) {
-      const int position = static_cast<int>(p);
-      const bool batch = whole[p] == SymbolTable::rows();
-      if (batch && batches_ == 0) form.counted_rows = position;
-      form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
-      form.factor_offsets.push_back(batch ? local_.symbols.row(at, position, whole[p])
-                                          : local_.symbols.offset(at, position, whole[p]));
-    }
-  }
-
   // After the last micro-batch, weights become the whole step's at once, and gradients set out for
   // where the update needs them.
   void synchronise(const Op& op) {
     local_.enter(op.phase, true);
     if (is_prologue(op.phase)) sum_weight(op);
     if (op.phase == Phase::kBackward) {
-      if (types_differ()) values_.agree(op.results[0]);
+      if (types_differ(local_.stage)) values_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0] &&
@@ -304,23 +320,16 @@ class Lowering {
     local_.enter(op.phase, false);
   }
 
-  bool types_differ() const {
-    const std::vector<DType>& types = local_.stage.bf16_as;
-    return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
-  }
-
   // Sums a weight over this pipeline, then over all.
   void sum_weight(const Op& op) {
     const ValueId weight = op.results[0];
     values_.in_state(weight, local_.whole());
     if (connections_.weights.empty()) return;
-    const int32_t number = completed_.prepared->roles[at(op_of(weight))].of;
+    const int32_t number = completed_.prepared->roles[at(graph_.values[at(weight)].producer)].of;
     const std::string& what = completed_.prepared->weights[at(number)];
     const SummedWeight& sum = connections_.weights.at(what);
     sums_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
   }
-
-  OpId op_of(ValueId value) const { return graph_.values[at(value)].producer; }
 
   void end_backward() {
     local_.enter(Phase::kBackward, true);
@@ -338,17 +347,14 @@ class Lowering {
           values_.save_for_backward(input.value);
   }
 
-  bool comes_at_the_end(ValueId value) const {
-    return std::ranges::any_of(connections_.receives, [&](const auto& received) {
-      return received.first == value && received.second.once;
-    });
-  }
-
   // The new value of a buffer, which its readers may see until the end of the step, when it takes
   // the place of the old one; or as soon as the micro-batch has gone forward.
   ValueId new_value(ValueId value, const State& kept) {
-    local_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
-    if (types_differ() && !comes_at_the_end(value)) values_.agree(value);
+    const bool comes_at_the_end = std::ranges::any_of(
+        connections_.receives,
+        [&](const auto& received) { return received.first == value && received.second.once; });
+    local_.enter(comes_at_the_end ? Phase::kUpdate : Phase::kForward, false);
+    if (types_differ(local_.stage) && !comes_at_the_end) values_.agree(value);
     const ValueId local = values_.in_state(value, kept);
     return batches_ > 0 ? local : local_.keep_for_update(local);
   }
@@ -382,7 +388,7 @@ class Lowering {
         continue;
       const State& kept = completed_.assignment.stored[i];
       local_.enter(Phase::kUpdate, false);
-      if (types_differ() &&
+      if (types_differ(local_.stage) &&
           (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric))
         values_.agree(output.value);
       const ValueId local = output.kind == OutputKind::kBuffer
@@ -397,7 +403,7 @@ class Lowering {
           break;
         case OutputKind::kGradient:
           local_.stage.gradients.push_back(
-              placement({InputKind::kParameter, output.name, local}, output.value, kept));
+              placement(local_, {InputKind::kParameter, output.name, local}, output.value, kept));
           break;
         case OutputKind::kBuffer:
           assigns_[batches_ > 0 ? Phase::kForward : Phase::kUpdate].push_back(
@@ -424,10 +430,6 @@ class Lowering {
           values_.in_state(completed_.prepared->gradient_norm, local_.whole());
   }
 
-  static std::string metric_of(const Output& output) {
-    return output.kind == OutputKind::kMetric ? output.name : "";
-  }
-
   // Reports the metrics of all stages on every device.
   void report_metrics(const LocalInputs& inputs) {
     std::map<std::string, TensorType> types = connections_.metrics;
@@ -451,10 +453,6 @@ class Lowering {
       const DType dtype = local_.stage.graph.values[at(buffer->second)].type.dtype;
       assigns_[Phase::kUpdate].push_back({local_.cast(sum, dtype), buffer->second});
     }
-  }
-
-  static bool has_rows_of_all(const std::string& name, const TensorType& type) {
-    return is_carried(name) || has_rows(type);
   }
 
   ValueId sum_over_all(ValueId value, const TensorType& type, const std::string& what) {
