@@ -42,8 +42,8 @@ std::vector<Owner> owners(const Collective& collective) {
   std::vector<Owner> result;
   for (size_t chunk = 0; chunk < collective.lengths.size(); ++chunk)
     for (int64_t i = 0; i < collective.lengths[chunk]; ++i)
-      result.push_back(collective.kind == CommunicationKind::kAllToAll ? Owner{chunk / n, chunk % n}
-                                                                       : Owner{chunk, chunk});
+      result.push_back(traits_of(collective.kind).is_pairwise() ? Owner{chunk / n, chunk % n}
+                                                                : Owner{chunk, chunk});
   return result;
 }
 
@@ -52,8 +52,7 @@ std::vector<Owner> owners(const Collective& collective) {
 void expect_kept_promise(const Collective& collective, const std::vector<Message>& messages) {
   const size_t n = collective.devices.size();
   const std::vector<Owner> owner = owners(collective);
-  const bool sums = collective.kind == CommunicationKind::kAllReduce ||
-                    collective.kind == CommunicationKind::kReduceScatter;
+  const bool sums = traits_of(collective.kind).sums;
   Memory start(n, std::vector<Cell>(owner.size(), Cell(n, 0)));
   for (size_t device = 0; device < n; ++device)
     for (size_t i = 0; i < owner.size(); ++i)
@@ -61,8 +60,7 @@ void expect_kept_promise(const Collective& collective, const std::vector<Message
   const Memory end = deliver(start, messages);
   for (size_t device = 0; device < n; ++device)
     for (size_t i = 0; i < owner.size(); ++i) {
-      if (collective.kind == CommunicationKind::kReduceScatter && owner[i].to != device) continue;
-      if (collective.kind == CommunicationKind::kAllToAll && owner[i].to != device) continue;
+      if (traits_of(collective.kind).sends && owner[i].to != device) continue;
       Cell expected(n, sums ? 1 : 0);
       if (!sums) expected[owner[i].from] = 1;
       ASSERT_EQ(end[device][i], expected) << "device " << device << " byte " << i;
@@ -81,12 +79,9 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
     Collective collective;
     const int n = 1 + static_cast<int>(random() % 7);
     collective.devices = iota(n);
-    collective.kind = static_cast<CommunicationKind>(random() % 4);
+    collective.kind = static_cast<CommunicationKind>(random() % at(CommunicationKind::kTransfer));
     collective.granule = 1 + static_cast<int64_t>(random() % 3);
-    const int num_lengths = collective.kind == CommunicationKind::kAllReduce  ? 1
-                            : collective.kind == CommunicationKind::kAllToAll ? n * n
-                                                                              : n;
-    for (int i = 0; i < num_lengths; ++i)
+    for (size_t i = 0; i < num_lengths(collective.kind, at(n)); ++i)
       collective.lengths.push_back(
           random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % 6) * collective.granule);
     Grouping grouping;
@@ -97,7 +92,7 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
       grouping.node.push_back(node);
     }
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.for_all_to_all != (collective.kind == CommunicationKind::kAllToAll)) continue;
+      if (!fits(algorithm, collective.kind)) continue;
       SCOPED_TRACE(algorithm.name);
       const std::vector<Message> sent = messages(algorithm, collective, grouping);
       expect_kept_promise(collective, sent);

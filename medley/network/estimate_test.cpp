@@ -35,19 +35,16 @@ Cluster random_cluster(std::mt19937& random) {
 
 Collective random_collective(std::mt19937& random, const Cluster& cluster) {
   Collective collective;
-  collective.kind = static_cast<CommunicationKind>(random() % 4);
+  collective.kind = static_cast<CommunicationKind>(random() % at(CommunicationKind::kTransfer));
   for (int d = 0; d < static_cast<int>(cluster.devices.size()); ++d)
     if (random() % 5) collective.devices.push_back(d);
   if (collective.devices.empty()) collective.devices = {0};
   if (random() % 3 == 0) std::shuffle(collective.devices.begin(), collective.devices.end(), random);
   collective.granule = 4;
   const size_t n = collective.devices.size();
-  const size_t count = collective.kind == CommunicationKind::kAllReduce  ? 1
-                       : collective.kind == CommunicationKind::kAllToAll ? n * n
-                                                                         : n;
   const int64_t longest = 1 << (random() % 20);
   const bool equal = random() % 3 == 0;
-  for (size_t i = 0; i < count; ++i)
+  for (size_t i = 0; i < num_lengths(collective.kind, n); ++i)
     collective.lengths.push_back(
         equal               ? 4 * longest
         : random() % 4 == 0 ? 0
@@ -62,9 +59,8 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
     const Topology topology(random_cluster(random));
     const Collective collective = random_collective(random, topology.cluster());
     const Grouping grouping = group_by_node(collective, topology);
-    const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.for_all_to_all != all_to_all) continue;
+      if (!fits(algorithm, collective.kind)) continue;
       EXPECT_EQ(estimate(algorithm, collective, topology),
                 estimate(messages(algorithm, collective, grouping), collective, topology))
           << run << " " << algorithm.name;
@@ -121,9 +117,7 @@ TEST(Estimate, TheCheapestIsThatOfAllMessages) {
     const Algorithm* best = nullptr;
     Nanoseconds time;
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.for_all_to_all != (collective.kind == CommunicationKind::kAllToAll) ||
-          (algorithm.hierarchical && !nested))
-        continue;
+      if (!fits(algorithm, collective.kind) || (algorithm.hierarchical && !nested)) continue;
       const Nanoseconds each =
           estimate(messages(algorithm, collective, grouping), collective, topology);
       if (best && each >= time) continue;

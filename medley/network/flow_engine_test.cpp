@@ -244,11 +244,12 @@ TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
   for (int run = 0; run < 200; ++run) {
     const int n = 2 + static_cast<int>(random() % 5);
     const Topology topology = flat(n, 3e-6);
-    Collective collective{static_cast<CommunicationKind>(random() % 4), first_numbers(n), {}, 1};
-    const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
-                      : collective.kind == CommunicationKind::kAllToAll ? n * n
-                                                                        : n;
-    for (int i = 0; i < count; ++i)
+    Collective collective{
+        static_cast<CommunicationKind>(random() % at(CommunicationKind::kTransfer)),
+        first_numbers(n),
+        {},
+        1};
+    for (size_t i = 0; i < num_lengths(collective.kind, at(n)); ++i)
       collective.lengths.push_back(static_cast<int64_t>(random() % 100000));
     const CheapestAlgorithm choice = cheapest(collective, topology);
     Engine engine(topology);
@@ -280,11 +281,12 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
     std::vector<std::vector<Posted>> posts(n);  // [device]
     std::vector<int64_t> clock(n, 0);
     for (int64_t number = 0; number < 6; ++number) {
-      Collective collective{static_cast<CommunicationKind>(random() % 4), first_numbers(n), {}, 1};
-      const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
-                        : collective.kind == CommunicationKind::kAllToAll ? n * n
-                                                                          : n;
-      for (int i = 0; i < count; ++i)
+      Collective collective{
+          static_cast<CommunicationKind>(random() % at(CommunicationKind::kTransfer)),
+          first_numbers(n),
+          {},
+          1};
+      for (size_t i = 0; i < num_lengths(collective.kind, at(n)); ++i)
         collective.lengths.push_back(static_cast<int64_t>(random() % 30000));
       const auto sent = cheapest(collective, topology).messages;
       const Turn turn{static_cast<int>(random() % 3)};

@@ -303,21 +303,18 @@ Posts random_posts(const Topology& topology, std::mt19937& random) {
       post_transfer(topology, random, number, clock, posts);
       continue;
     }
-    Collective collective{static_cast<CommunicationKind>(random() % 4), {}, {}, 1};
+    Collective collective{
+        static_cast<CommunicationKind>(random() % at(CommunicationKind::kTransfer)), {}, {}, 1};
     for (int device = 0; device < n; ++device)
       if (random() % 4 != 0) collective.devices.push_back(device);
     const size_t members = collective.devices.size();
     if (members < 2) continue;
     const bool is_even = random() % 2;
-    const size_t count = collective.kind == CommunicationKind::kAllReduce  ? 1
-                         : collective.kind == CommunicationKind::kAllToAll ? members * members
-                                                                           : members;
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < num_lengths(collective.kind, members); ++i)
       collective.lengths.push_back(is_even ? 20'000 : static_cast<int64_t>(random() % 60'000));
     std::vector<const Algorithm*> fitting;
     for (const Algorithm& each : algorithms())
-      if (each.for_all_to_all == (collective.kind == CommunicationKind::kAllToAll))
-        fitting.push_back(&each);
+      if (fits(each, collective.kind)) fitting.push_back(&each);
     const std::vector<Message> sent = messages(
         *fitting[random() % fitting.size()], collective, group_by_node(collective, topology));
     const auto steps = steps_of_members(sent, collective.devices);
