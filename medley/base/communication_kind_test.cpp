@@ -16,7 +16,7 @@ TEST(CommunicationKind, NamesAreFoundAgain) {
     const auto kind = static_cast<CommunicationKind>(i);
     EXPECT_EQ(find_communication_kind(to_string(kind)), kind);
   }
-  EXPECT_EQ(find_communication_kind("broadcast"), std::nullopt);
+  EXPECT_EQ(find_communication_kind("no such kind"), std::nullopt);
 }
 
 TEST(CommunicationKind, LengthsAreOfTheWholeOfChunksOrOfPairs) {
