@@ -380,8 +380,7 @@ std::string describe(const Graph& graph, const Op& op, const std::vector<int64_t
       continue;
     }
     const TensorType& type = graph.values[at(value)].type;
-    std::vector<int64_t> shape;
-    for (const Size& size : type.shape) shape.push_back(evaluate(size, symbols));
+    const std::vector<int64_t> shape = evaluate_all(type.shape, symbols);
     types.push_back(fmt::format("{}[{}]", to_string(type.dtype), fmt::join(shape, ", ")));
   }
   std::string text = fmt::format("{}({})", op.name, fmt::join(types, ", "));

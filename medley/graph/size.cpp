@@ -54,6 +54,13 @@ int64_t evaluate(const Size& size, const std::vector<int64_t>& values) {
   return result;
 }
 
+std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
+                                  const std::vector<int64_t>& values) {
+  std::vector<int64_t> numbers;
+  for (const Size& size : sizes) numbers.push_back(evaluate(size, values));
+  return numbers;
+}
+
 std::string to_string(const Size& size, const std::vector<std::string>& names) {
   std::string text;
   for (Symbol symbol : size.symbols) {

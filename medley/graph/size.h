@@ -39,6 +39,8 @@ Size operator*(const Size& a, const Size& b);
 std::optional<Size> divide(const Size& a, const Size& b);
 // Returns the number that the size is when symbol i is values[i].
 int64_t evaluate(const Size& size, const std::vector<int64_t>& values);
+std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
+                                  const std::vector<int64_t>& values);
 // Returns the text form: "b*128", "128", "b*b*2" (symbols by name first, the coefficient last
 // unless it is 1).
 std::string to_string(const Size& size, const std::vector<std::string>& names);

@@ -57,10 +57,7 @@ void require_same_state(const LoweredStage& a, const LoweredStage& b, const std:
     if (a.lifetimes[at(value)] != Lifetime::kRun) continue;
     for (size_t d = 0; d < a.devices.size(); ++d) {
       const auto shape = [&](const LoweredStage& stage) {
-        std::vector<int64_t> sizes;
-        for (const Size& size : stage.graph.values[at(value)].type.shape)
-          sizes.push_back(evaluate(size, stage.tables[0][d]));
-        return sizes;
+        return evaluate_all(type_of(stage.graph, value).shape, stage.tables[0][d]);
       };
       expect_alike(
           shape(a) == shape(b),

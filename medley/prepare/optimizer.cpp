@@ -66,9 +66,7 @@ UpdateProgramText program_of(std::string text) {
 const UpdateProgramText& program_for(const UpdateRule& rule, const std::vector<Size>& shape) {
   const auto all = rule.programs.find("");
   if (all != rule.programs.end()) return all->second;
-  std::vector<int64_t> sizes;
-  for (const Size& size : shape) sizes.push_back(evaluate(size, {}));
-  return rule.programs.at(fmt::format("[{}]", fmt::join(sizes, ", ")));
+  return rule.programs.at(fmt::format("[{}]", fmt::join(evaluate_all(shape, {}), ", ")));
 }
 
 std::string scalars_of(int rule) { return rule == 0 ? "scalars" : fmt::format("scalars.{}", rule); }

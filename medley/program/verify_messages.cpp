@@ -29,13 +29,6 @@ int64_t elements(const LoweredStage& stage, ValueId value, const std::vector<int
   return count;
 }
 
-std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
-                                  const std::vector<int64_t>& table) {
-  std::vector<int64_t> values;
-  for (const Size& size : sizes) values.push_back(evaluate(size, table));
-  return values;
-}
-
 int64_t sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }

@@ -13,13 +13,6 @@
 namespace medley {
 namespace {
 
-std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
-                                  const std::vector<int64_t>& symbols) {
-  std::vector<int64_t> values;
-  for (const Size& size : sizes) values.push_back(evaluate(size, symbols));
-  return values;
-}
-
 // Equal for equal cells; who has not the same, has other tensors.
 std::string cells_text(const Relay& relay) {
   const RelayTraffic traffic = traffic_of(relay);

@@ -49,9 +49,7 @@ NullTensor local_tensor(const LoweredStage& stage,
                         ValueId value,
                         const std::vector<int64_t>& symbols) {
   const TensorType& type = stage.graph.values[at(value)].type;
-  NullTensor tensor{type.dtype, {}};
-  for (const Size& size : type.shape) tensor.shape.push_back(evaluate(size, symbols));
-  return tensor;
+  return {type.dtype, evaluate_all(type.shape, symbols)};
 }
 
 bool in_run(const LoweredStage& stage, ValueId value) {
