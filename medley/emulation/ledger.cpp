@@ -245,11 +245,14 @@ void Ledger::advance() {
     if (!engine_.advance(safe)) break;
   }
   // Whoever waits finds out that nobody can go on.
-  if (nobody_can_move())
-    for (int device = 0; device < topology_.num_devices(); ++device) {
-      ++actor(device).wakes;
-      wake(actor(device).wakes);
-    }
+  if (nobody_can_move()) wake_all();
+}
+
+void Ledger::wake_all() {
+  for (int device = 0; device < topology_.num_devices(); ++device) {
+    ++actor(device).wakes;
+    wake(actor(device).wakes);
+  }
 }
 
 // Everybody waits or has gone, and nothing is under way.
@@ -326,10 +329,7 @@ void Ledger::abort(const std::string& cause) {
     const std::scoped_lock lock(abort_mutex_);
     if (abort_cause_.empty()) abort_cause_ = cause.empty() ? "no cause given" : cause;
   }
-  for (int device = 0; device < topology_.num_devices(); ++device) {
-    ++actor(device).wakes;
-    wake(actor(device).wakes);
-  }
+  wake_all();
 }
 
 std::string Ledger::aborted() const {

@@ -101,6 +101,7 @@ class Ledger {
   void advance();
   void settle_waits();
   bool nobody_can_move() const;
+  void wake_all();
   void remove_dead();
   std::string describe_locked() const;
   std::string aborted() const;
