@@ -73,7 +73,7 @@ BUDGETS = {
 }
 # Rooms above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_522  # all other rooms of medley/: raised for a new ability, not for a second answer
+CORE = 75_516  # all other rooms of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:

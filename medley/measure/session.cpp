@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "medley/base/error.h"
@@ -12,8 +11,8 @@
 namespace medley {
 namespace {
 
-template <typename Measurement, typename Key>
-void put(std::vector<Measurement>& into, Measurement measurement, const Key& key) {
+template <typename Measurement>
+void put(std::vector<Measurement>& into, Measurement measurement) {
   const auto place = std::lower_bound(
       into.begin(), into.end(), measurement, [&](const Measurement& a, const Measurement& b) {
         return key(a) < key(b);
@@ -61,22 +60,18 @@ int64_t MeasuringSession::run(const OpTimer& timer,
   }
   Profile more{profile_.executor, std::move(fresh), {}, {}};
   std::sort(more.ops.begin(), more.ops.end(), [](const OpMeasurement& a, const OpMeasurement& b) {
-    return std::tie(a.kind, a.op.key) < std::tie(b.kind, b.op.key);
+    return key(a) < key(b);
   });
   add(more);
   return left;
 }
 
 void MeasuringSession::add(CollectiveMeasurement measurement) {
-  put(profile_.collectives, std::move(measurement), [](const CollectiveMeasurement& each) {
-    return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
-  });
+  put(profile_.collectives, std::move(measurement));
 }
 
 void MeasuringSession::add(OverlapMeasurement measurement) {
-  put(profile_.overlaps, std::move(measurement), [](const OverlapMeasurement& each) {
-    return each.kind;
-  });
+  put(profile_.overlaps, std::move(measurement));
 }
 
 void MeasuringSession::add(const Profile& other) {

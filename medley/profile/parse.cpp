@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 
 #include "medley/base/communication_kind.h"
 #include "medley/base/error.h"
@@ -132,11 +131,6 @@ CollectiveMeasurement read_collective(const JsonPlace& at) {
                 }},
                {"time_ns", true, [&](const JsonPlace& p) { each.time = read_time(p); }}});
   return each;
-}
-
-auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
-auto key(const CollectiveMeasurement& each) {
-  return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
 }
 
 // Sorts; `place` is where the measurements stand, in words.

@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <tuple>
 
 #include "medley/base/error.h"
 
 namespace medley {
 namespace {
-
-auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
-auto key(const CollectiveMeasurement& each) {
-  return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
-}
-auto key(const OverlapMeasurement& each) { return std::tie(each.kind); }
 
 // set_union takes what both have from its first range.
 template <typename Measurement>

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "medley/base/units.h"
@@ -38,6 +39,13 @@ struct OverlapMeasurement {
   double slowdown = 1;
   bool operator==(const OverlapMeasurement&) const = default;
 };
+
+// The members that tell measurements apart.
+inline auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
+inline auto key(const CollectiveMeasurement& each) {
+  return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
+}
+inline auto key(const OverlapMeasurement& each) { return std::tie(each.kind); }
 
 struct Profile {
   std::string executor;            // and its version: "aten 2.13.0", "emulated seed 7"
