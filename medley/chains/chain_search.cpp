@@ -514,7 +514,7 @@ void Search::leave(int layer, int pool) {
 
 Chain Search::run() {
   for (int layer = table_.layers() - 1; layer >= 0; --layer)
-    for (int pool = 0; pool < table_.pools(); ++pool) {
+    for (int pool = 0; pool < table_.pools() && layer % search_.cut_every == 0; ++pool) {
       in_order_ ? add_stages_in_order(layer, pool) : add_stages(layer, pool);
       finish(layer, pool);
     }

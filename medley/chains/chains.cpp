@@ -53,10 +53,12 @@ Chains::~Chains() = default;
 
 std::vector<PipelinePlan> Chains::on(const std::vector<int>& devices,
                                      int microbatches,
-                                     Nanoseconds below) const {
+                                     Nanoseconds below,
+                                     int cut_every) const {
   MEDLEY_CHECK(devices.size() <= kMostCountedPools);
   PipelineRequest request = tables_->request;
   request.below = below;
+  request.cut_every = cut_every;
   PipelinePlans found;
   Periods(request, tables_->table.on(devices, microbatches), 0, found, false).run();
   return found.plans;

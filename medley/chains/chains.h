@@ -38,7 +38,8 @@ class Chains {
   // micro-batches than the choice has.
   std::vector<PipelinePlan> on(const std::vector<int>& devices,
                                int microbatches,
-                               Nanoseconds below) const;
+                               Nanoseconds below,
+                               int cut_every = 1) const;
 
   // [pool] of a device.
   using Prices = std::vector<int64_t>;

@@ -56,7 +56,10 @@ void Periods::add(PipelinePlan plan) {
 std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>& intervals) {
   std::vector<Chain> chains(intervals.size());
   const auto search_one = [&](size_t i) {
-    ChainSearch search{.use = use_, .longest = intervals[i].high, .last_pool = request_.last_pool};
+    ChainSearch search{.use = use_,
+                       .longest = intervals[i].high,
+                       .cut_every = request_.cut_every,
+                       .last_pool = request_.last_pool};
     if (best() < kNever) search.below = best() - more_ * intervals[i].low;
     chains[i] = cheapest_chain(table_, search);
   };

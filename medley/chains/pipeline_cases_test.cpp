@@ -198,6 +198,24 @@ TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
   EXPECT_THROW((void)plan_pipeline(request), Error);
 }
 
+// The plan with cuts at every third layer is that of a request without stages between other cuts.
+TEST(PipelinePlanner, CutsWhereItIsAsked) {
+  PipelineRequest request = plain_request(10, {{"a", 2, {1}, {1000}}, {"b", 1, {1}, {1000}}}, 2);
+  const Nanoseconds anywhere = plans_of(request).plans.front().predicted;
+  request.cut_every = 3;
+  const PipelinePlan some = plans_of(request).plans.front();
+  request.cut_every = 1;
+  const StageOptions plain = request.microbatches[0].options;
+  request.microbatches[0].options = [plain](const StageRange& range) {
+    const bool has = range.begin % 3 == 0 && (range.end % 3 == 0 || range.end == 10);
+    return has ? plain(range) : std::vector<StageOption>{};
+  };
+  const PipelinePlan alone = plans_of(request).plans.front();
+  EXPECT_EQ(some.predicted, alone.predicted);
+  EXPECT_EQ(ranges_of(some), ranges_of(alone));
+  EXPECT_GT(some.predicted, anywhere);
+}
+
 TEST(LinkCurve, IsLinearBetweenPoints) {
   const LinkCurve curve{{{{100}, {10}}, {{200}, {40}}}, {5}};
   EXPECT_EQ(occupied(curve, {50}), Nanoseconds{5});

@@ -120,6 +120,7 @@ GroupRequest group_request(const Request& request,
                            int layers) {
   GroupRequest groups;
   groups.layers = layers;
+  groups.layers_of_block = kLayersOfChains.per_block;
   groups.pools = places.pools;
   groups.sums.gradients = places.gradients;
   groups.sums.links = places.links;

@@ -149,24 +149,46 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
 }
 
 // The best chains for each amount of devices. Pipelines that are alike come first: what they take
-// is known with all their links, and limits the search for others.
+// is known with all their links, and limits the search for others. Those have whole blocks
+// first, and all cuts where the best divisions use them.
 void GroupSearch::search_amounts(const Choice& choice) {
   std::vector<Units> all = request_.amounts;
   const auto others = std::ranges::stable_partition(
       all, [&](const Units& amount) { return copies_of(amount) > 0; });
-  if (search_amounts(choice, {all.begin(), others.begin()})) find_step();
-  search_amounts(choice, {others.begin(), others.end()});
+  if (search_amounts(choice, {all.begin(), others.begin()}, 1)) find_step();
+  if (!search_amounts(choice, {others.begin(), others.end()}, request_.layers_of_block)) return;
+  find_step();
+  std::vector<Units> used = used_amounts(choice);
+  std::erase_if(used, [&](const Units& amount) { return copies_of(amount) > 0; });
+  search_amounts(choice, used, 1);
+}
+
+// Those that the best divisions use with such micro-batches.
+std::vector<Units> GroupSearch::used_amounts(const Choice& choice) const {
+  DivisionRequest request = division_request();
+  request.divisions = kMostCompared;
+  std::vector<Units> used;
+  for (const Division& division : best_divisions(request))
+    for (const int column : division.columns)
+      if (columns_[at(column)].rows == choice.rows) used.push_back(columns_[at(column)].units);
+  std::ranges::sort(used);
+  const auto same = std::ranges::unique(used);
+  used.erase(same.begin(), same.end());
+  return used;
 }
 
 // Returns whether it found better ones.
-bool GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>& amounts) {
+bool GroupSearch::search_amounts(const Choice& choice,
+                                 const std::vector<Units>& amounts,
+                                 int cut_every) {
   std::vector<std::vector<PipelinePlan>> found(amounts.size());
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
     const auto& [by_amount, in_detail, at_prices, none] = choice.fewest;
     const bool few = std::accumulate(amounts[i].begin(), amounts[i].end(), 0) <= kMostInDetail;
-    found[i] = (in_detail && few ? in_detail : by_amount)->on(amounts[i], microbatches, limit());
+    found[i] = (in_detail && few ? in_detail : by_amount)
+                   ->on(amounts[i], microbatches, limit(), cut_every);
   });
   bool added = false;
   for (size_t i = 0; i < amounts.size(); ++i)

@@ -29,6 +29,7 @@ inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
 
 struct GroupRequest {
   int layers = 0;
+  int layers_of_block = 1;  // chains have whole blocks first
   std::vector<PipelinePool> pools;
   GradientSums sums;             // with the links between pools
   std::vector<Units> amounts{};  // of devices, for which the best chains are searched
@@ -109,7 +110,8 @@ class GroupSearch {
   PipelineRequest on_nodes(PipelineRequest request) const;
   double share(const Units& amount) const;
   void search_amounts(const Choice& choice);
-  bool search_amounts(const Choice& choice, const std::vector<Units>& amounts);
+  bool search_amounts(const Choice& choice, const std::vector<Units>& amounts, int cut_every);
+  std::vector<Units> used_amounts(const Choice& choice) const;
   int64_t most_microbatches(const Units& amount,
                             const Choice& choice,
                             Nanoseconds step,
