@@ -156,8 +156,8 @@ def plan(binary: Path, judge: Path, graph: Path, cluster: Cluster, limit: int) -
             return planned
         text = json.loads(found.read_text())
         planned.strategy = text["strategy"]
-        bound = text["bound"]
-        planned.gap = 1 - bound["least_ns"] / bound["step_ns"]
+        if bound := text.get("bound"):
+            planned.gap = 1 - bound["least_ns"] / bound["step_ns"]
         simulated = subprocess.run(
             [judge, "simulate", graph, described, found, "--json"], capture_output=True, check=True
         )
