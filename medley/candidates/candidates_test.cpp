@@ -188,8 +188,8 @@ TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
   }
 }
 
-// A stage that has room for two micro-batches holds up the next one, which is far: with what it
-// keeps computed again it has room for more. Pipelines that are alike stay so.
+// A stage with room for two micro-batches holds up the next one, which is far. Recomputation makes
+// room for more. Equal pipelines stay equal.
 TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
   cluster.networks[1].latency = 20e-3;
   const StageConfig config{512, 16, 0, StageStyle::kBest};

@@ -174,7 +174,7 @@ void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
         return;
 }
 
-// Of pipelines that are alike the first is looked at.
+// The first of equal pipelines stands for all of them.
 void make_more_room(CandidateTrials& trials, PlanCandidate& candidate) {
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
     if (!is_first_alike(candidate.pipelines, p)) continue;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "medley/base/at.h"
@@ -75,12 +76,13 @@ struct Making {
   size_t place = 0;
   unsigned finished = 0;
   std::vector<Label> labels;
+  std::optional<Label> better;  // excluded the last label, and may exclude the next
 };
 
 // Chains that begin at one layer and pool, by the devices that they use.
 class Makings {
  public:
-  std::vector<Label>& labels(Used used, size_t place, unsigned finished) {
+  Making& of(Used used, size_t place, unsigned finished) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     size_t slot = used.hash() & (slots_.size() - 1);
     while (slots_[slot] >= 0 && all_[at(slots_[slot])].used != used)
@@ -90,9 +92,10 @@ class Makings {
       if (size_ == all_.size()) all_.emplace_back();
       all_[size_].used = used;
       all_[size_].place = place;
+      all_[size_].better.reset();
       all_[size_++].finished = finished;
     }
-    return all_[at(slots_[slot])].labels;
+    return all_[at(slots_[slot])];
   }
   // Fewer devices first.
   std::vector<Making*> sorted() {

@@ -127,7 +127,7 @@ class Search {
   }
   bool is_known(int64_t cost, int64_t depth) const;
   bool matters(const Option& option, int begin, const Label& label, const Least& ahead) const;
-  static void keep(std::vector<Label>& labels, const Label& label, Label& better);
+  static void keep(Making& making, const Label& label);
   void keep_in_order(const Label& label);
   void finish(int layer, int pool);
   void leave(int layer, int pool);
@@ -245,13 +245,14 @@ bool Search::matters(const Option& option,
   return end + ahead.time <= search_.step;
 }
 
-// In order of cost. `better`: which of them excluded the last one, and may exclude the next.
-void Search::keep(std::vector<Label>& labels, const Label& label, Label& better) {
-  if (never_worse(better, label)) return;
+// In order of cost.
+void Search::keep(Making& making, const Label& label) {
+  if (making.better && never_worse(*making.better, label)) return;
+  std::vector<Label>& labels = making.labels;
   const auto place = std::ranges::upper_bound(labels, label.cost, {}, &Label::cost);
   for (auto other = place; other != labels.begin();)
     if (never_worse(*--other, label)) {
-      better = *other;
+      making.better = *other;
       return;
     }
   const auto worse = std::remove_if(
@@ -280,9 +281,7 @@ void Search::add_last(const Option& option, int begin) {
   const size_t place =
       all_place_ - place_of(option.pool, table_.units(option.pool, at(option.size)));
   if (!matters(option, begin, label, ahead(begin, option.pool, used, place, 0))) return;
-  if (in_order_) return keep_in_order(label);
-  Label better{.cost = kNever};
-  keep(made_.labels(used, place, 0), label, better);
+  in_order_ ? keep_in_order(label) : keep(made_.of(used, place, 0), label);
 }
 
 Search::Step Search::step_over(const Option& option, int begin, const Crossing& crossing) const {
@@ -350,15 +349,14 @@ void Search::add_before(const Step& step, const Bucket& behind, int next) {
   if (least.cost == kNever) return;
   const int64_t below = search_.below - least.cost - step.cost;
   if (behind.cost >= below) return;
-  std::vector<Label>& labels = made_.labels(used, place, finished);
-  Label better{.cost = kNever};
+  Making& making = made_.of(used, place, finished);
   for (int32_t i = behind.begin; i < behind.end; ++i) {
     if (labels_[at(i)].cost >= below) break;
     std::optional<Label> label = extended(step, labels_[at(i)]);
     if (!label || !matters(step.option, step.begin, *label, least)) continue;
     label->behind = i;
     label->option = static_cast<int32_t>(table_.index_of(step.option));
-    keep(labels, *label, better);
+    keep(making, *label);
   }
 }
 
@@ -455,7 +453,7 @@ void Search::add_before_in_order(int pool, size_t size, int begin, int end, int6
 void Search::finish(int layer, int pool) {
   std::vector<Bucket>& buckets = front(layer, pool);
   std::vector<Bucket> fewer;  // of those, on as many devices or fewer
-  if (in_order_) made_.labels({}, 0, 0) = std::move(ordered_);
+  if (in_order_) made_.of({}, 0, 0).labels = std::move(ordered_);
   ordered_.clear();
   for (Making* making : made_.sorted()) {
     std::ranges::sort(making->labels);
@@ -492,9 +490,8 @@ void Search::leave(int layer, int pool) {
     if (is_last && bucket.finished != 0) continue;
     const int left = is_last ? 0 : units_[at(pool)] - bucket.used.of(pool);
     const Used used = bucket.used + Used(pool, left);
-    std::vector<Label>& labels = made_.labels(used, bucket.place, bucket.finished);
-    Label better{.cost = kNever};
-    for (int32_t i = bucket.begin; i < bucket.end; ++i) keep(labels, labels_[at(i)], better);
+    Making& making = made_.of(used, bucket.place, bucket.finished);
+    for (int32_t i = bucket.begin; i < bucket.end; ++i) keep(making, labels_[at(i)]);
   }
   for (Making* making : made_.sorted()) {
     std::ranges::sort(making->labels);
@@ -513,8 +510,9 @@ void Search::leave(int layer, int pool) {
 }
 
 Chain Search::run() {
-  for (int layer = table_.layers() - 1; layer >= 0; --layer)
-    for (int pool = 0; pool < table_.pools() && layer % search_.cut_every == 0; ++pool) {
+  const int last = (table_.layers() - 1) / search_.cut_every * search_.cut_every;
+  for (int layer = last; layer >= 0; layer -= search_.cut_every)
+    for (int pool = 0; pool < table_.pools(); ++pool) {
       in_order_ ? add_stages_in_order(layer, pool) : add_stages(layer, pool);
       finish(layer, pool);
     }

@@ -49,7 +49,7 @@ struct ChainSearch {
   const std::vector<int64_t>* prices = nullptr;  // [pool] of a device; null: they cost nothing
   int64_t below = kNever;                        // chains of this cost or more do not matter
   int64_t longest = 0;                           // of a stage and of a transfer: the period
-  int cut_every = 1;                             // so many layers
+  int cut_every = 1;                             // layers: stages begin at its multiples only
   int last_pool = -1;                            // of the last stage; -1: any
   int64_t microbatches = 0;                      // under any schedule; 0: at the period
   int64_t step = 0;                              // for so many of them

@@ -136,7 +136,7 @@ struct PipelineRequest {
   // What a device has for that beside a micro-batch. Null: nothing.
   std::function<Bytes(const StageRange&)> summed;
   std::vector<MicrobatchChoice> microbatches;  // the best of these is taken
-  int cut_every = 1;                           // so many layers: stages begin and end there only
+  int cut_every = 1;                           // layers: stages begin at its multiples only
   double gap = 0;      // stop when no plan can be better by more than this share
   int candidates = 8;  // plans to return at most
   int last_pool = -1;  // of the last stage; -1: any

@@ -24,12 +24,12 @@
 namespace medley {
 namespace {
 
-// Of units, for each of which chains are searched: of few devices, and of many.
+// Amounts of units for which chains are searched: of few devices, and of many.
 constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
 constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same part of all pools
 constexpr double kGap = 0.01;      // of a chain
-// That are synthesised; of them, whose stages get room for what their schedules want, where devices
-// are many; and that are simulated.
+// Divisions that are synthesised. Of many devices, the first kMoreRoom get room for the
+// micro-batches that their schedules want. kMostPriced are simulated.
 constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
 constexpr int kMostPriced = 4;
 constexpr int kMostSplits = 3;  // of their rows

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
 constexpr int kMostFirstSteps = 6;
-// Of chains, for new pipelines; for a bound; for one with what memory holds; and for a closer one.
+// Searches of chains: for new pipelines, for a bound, for one that counts memory, for a closer one.
 constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearches = 1000,
                   kMostCloseSearches = 300;
 constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
@@ -148,9 +149,9 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   find_step();
 }
 
-// The best chains for each amount of devices. Pipelines that are alike come first: what they take
-// is known with all their links, and limits the search for others. Those have whole blocks
-// first, and all cuts where the best divisions use them.
+// Finds the best chains for each amount of devices. Equal pipelines come first: their step is known
+// with all their links, and limits the search for others. Others have whole blocks first, and all
+// cuts where the best divisions use them.
 void GroupSearch::search_amounts(const Choice& choice) {
   std::vector<Units> all = request_.amounts;
   const auto others = std::ranges::stable_partition(
@@ -158,23 +159,21 @@ void GroupSearch::search_amounts(const Choice& choice) {
   if (search_amounts(choice, {all.begin(), others.begin()}, 1)) find_step();
   if (!search_amounts(choice, {others.begin(), others.end()}, request_.layers_of_block)) return;
   find_step();
-  std::vector<Units> used = used_amounts(choice);
-  std::erase_if(used, [&](const Units& amount) { return copies_of(amount) > 0; });
-  search_amounts(choice, used, 1);
+  if (request_.layers_of_block > 1) search_amounts(choice, used_amounts(choice), 1);
 }
 
-// Those that the best divisions use with such micro-batches.
+// Returns the amounts that the best divisions use with such micro-batches, but for those of
+// pipelines that are all equal.
 std::vector<Units> GroupSearch::used_amounts(const Choice& choice) const {
   DivisionRequest request = division_request();
   request.divisions = kMostCompared;
-  std::vector<Units> used;
+  std::set<Units> used;
   for (const Division& division : best_divisions(request))
     for (const int column : division.columns)
-      if (columns_[at(column)].rows == choice.rows) used.push_back(columns_[at(column)].units);
-  std::ranges::sort(used);
-  const auto same = std::ranges::unique(used);
-  used.erase(same.begin(), same.end());
-  return used;
+      if (const Column& own = columns_[at(column)];
+          own.rows == choice.rows && copies_of(own.units) == 0)
+        used.insert(own.units);
+  return {used.begin(), used.end()};
 }
 
 // Returns whether it found better ones.
