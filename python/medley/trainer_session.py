@@ -1,4 +1,4 @@
-"""What a trainer asks its session for: checkpoints, and the end of a run."""
+"""Checkpoints and the end of a run: the part of a trainer that its session does."""
 
 from __future__ import annotations
 
