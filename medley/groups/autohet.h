@@ -2,7 +2,7 @@
 
 // Several pipelines that are not alike (AutoHet, https://arxiv.org/abs/2512.20953): each has its
 // own devices, cuts, meshes, micro-batches and rows of a step, and what all have of the model they
-// sum layer by layer (docs/concepts/pipelines.md).
+// sum layer by layer (docs/concepts/several_pipelines.md).
 //
 //   columns    pipelines: the best for each amount of nodes, where there are few amounts, and those
 //              that the prices of devices ask for (column_generation.h)
