@@ -1,7 +1,7 @@
 #pragma once
 
-// Which nodes nobody can tell apart but for their names: a stage takes as long on the devices of
-// one as on those of another, so that it is synthesised once.
+// Finds nodes that differ only in their names. A stage takes the same time on corresponding devices
+// of such nodes, so it is synthesised once.
 //
 //   nodes    v0 a0 v1 a1     alike   v0 v1, a0 a1
 //   devices  of a1, v1       as those of a0, v0
@@ -17,22 +17,22 @@
 
 namespace medley {
 
-// Of the path between two devices what tells nodes apart; nothing: there is none.
+// Returns the properties of a path that distinguish nodes; nullopt without a path.
 using Connection = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
 Connection connection(const Topology& topology, int from, int to);
 
 class AlikeNodes {
  public:
-  // Of the nodes on which these devices are.
+  // Compares the nodes of `devices`.
   AlikeNodes(const Cluster& cluster, const Topology& topology, const std::vector<int>& devices);
 
-  // Devices of the first nodes that are alike, one for one. Requires: some of the devices.
+  // Maps each device to its counterpart in the first identical node. Requires: some of the devices.
   std::vector<int> first_alike(const std::vector<int>& devices) const;
 
  private:
   std::vector<std::vector<int>> nodes_;              // devices
-  std::vector<size_t> like_;                         // [node] the first one that is alike
-  std::map<int, std::pair<size_t, size_t>> places_;  // of a device: node, and place in it
+  std::vector<size_t> like_;                         // [node] the first identical one
+  std::map<int, std::pair<size_t, size_t>> places_;  // [device] its node and index in it
 };
 
 }  // namespace medley

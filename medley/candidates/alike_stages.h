@@ -1,7 +1,7 @@
 #pragma once
 
-// Stages of repeated blocks compute the same but for names: what is decided about one holds for the
-// others. Knows nothing of layers and costs.
+// Stages of repeated blocks differ only in names, so a decision about one is valid for all. Knows
+// nothing of layers and costs.
 
 #include <map>
 #include <optional>
@@ -16,11 +16,11 @@ struct Renaming {
   std::map<std::string, std::string> ops, inputs;
 };
 
-// Returns what the names of one stage are in another; nothing unless ops, types and connections are
-// the same, in the same order.
+// Returns the map from names of `from` to names of `to`. Returns nullopt unless ops, types and
+// connections are identical and in the same order.
 std::optional<Renaming> renaming(const Prepared& from, const Prepared& to);
 
-// What a plan says of the first stage, said of the second. Requires: no patterns.
+// Returns the decisions of a stage under the names of another. Requires: no patterns.
 Stage renamed(Stage stage, const Renaming& names);
 
 }  // namespace medley

@@ -1,8 +1,8 @@
 #pragma once
 
-// From a candidate to the plan and its step: each stage is synthesised as a whole
-// (stage_options.h), micro-batches in flight are counted (schedule/h1f1b.h), the plan is lowered
-// and simulated. Knows nothing of where candidates come from, nor whether programs fit.
+// Turns a candidate into a plan and its step time. Each stage is synthesised as a whole
+// (stage_options.h), in-flight counts are set (schedule/h1f1b.h), the plan is lowered and
+// simulated. Knows nothing of the source of candidates, nor whether programs fit.
 
 #include <map>
 #include <optional>
@@ -13,25 +13,25 @@
 
 namespace medley {
 
-using WholeStages = std::vector<PipelinePlan>;  // of each pipeline
+using WholeStages = std::vector<PipelinePlan>;  // [pipeline]
 
-// A candidate as it would run.
+// Stores a candidate together with its plan, program and step time.
 struct CandidateTrial {
   std::vector<PipelinePlan> pipelines;
   std::vector<PipelineTurns> turns;  // [pipeline]
   Plan plan;
-  Program program;                  // of the first micro-batches, once it is lowered
-  std::optional<Nanoseconds> step;  // once it is simulated, with what it costs besides
+  Program program;                  // first micro-batches, after lower()
+  std::optional<Nanoseconds> step;  // after simulate(), with all other costs
 };
 
-// Memory of a stage beyond that of its option, found with so many micro-batches in flight.
+// Memory of a stage beyond its option, measured with `in_flight` micro-batches.
 struct ExtraBytes {
   Bytes bytes;
   int in_flight = 0;
-  bool is_whole = false;  // no room for gradients of weights that come later
+  bool is_whole = false;  // no memory for deferred weight gradients
   double missing = 0;     // bytes
 };
-using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
+using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; may be empty
 
 class CandidateTrials {
  public:
@@ -40,35 +40,35 @@ class CandidateTrials {
       : places_(places), request_(places.request), synthesis_(synthesis) {}
 
   const CandidatePlaces& places() const { return places_; }
-  // From now on backward passes are one call: no gradients of weights come later.
+  // Makes every later backward pass one call, without deferred weight gradients.
   void keep_backward_whole() { is_whole_ = true; }
 
-  // Solves the stages of all on all cores.
+  // Solves the stages of all candidates on all cores.
   void solve(const std::vector<PlanCandidate>& candidates);
   const std::optional<StageSolution>& solution(const PipelineCandidate& pipeline, size_t stage);
-  // Returns what each layer takes in a step as a stage like that by itself; 0: not known.
+  // Returns the time per step of each layer as a stage of its own; 0 if unknown.
   std::vector<Nanoseconds> layer_times(const PipelineCandidate& pipeline, size_t stage);
-  // Drops those a stage of which takes longer by the sum over its layers, which is found sooner
-  // than the stage as a whole where there are several.
+  // Drops candidates with a stage slower than `step` by the sum over its layers. That sum is found
+  // sooner than a whole stage of several layers.
   void drop_slower(std::vector<PlanCandidate>& candidates, Nanoseconds step);
   // Requires: all stages have solutions.
   size_t slowest_stage(const PipelineCandidate& pipeline);
 
-  // Returns each pipeline as it is when its stages are synthesised as wholes. Some may have no
-  // room. Nothing if a stage cannot be run like this.
+  // Returns each pipeline with its stages synthesised as wholes; some may lack memory. Returns
+  // nullopt if a stage cannot run.
   std::optional<WholeStages> stages(const PlanCandidate& candidate, const Extra& extra = {});
-  // The same; nothing, too, if a stage has no room for a single micro-batch. Threads may call it
-  // once all stages are solved.
+  // Like stages(), but also returns nullopt if a stage lacks memory for one micro-batch.
+  // Thread-safe after all stages are solved.
   std::optional<WholeStages> wholes(const PlanCandidate& candidate, const Extra& extra = {});
-  // Returns a step by the timer, with stages that take so long. `timings`: of turns_of().
+  // Returns the step by the timer, with these stage times. `timings`: of turns_of().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
                       int timings = 100) const;
 
-  // Nothing where wholes() is.
+  // Returns nullopt if wholes() does.
   std::optional<CandidateTrial> trial(const PlanCandidate& candidate, const Extra& extra = {});
-  // Lowers a plan; of many micro-batches of equal pipelines only a few: once a pipeline is full,
-  // one is like the next. Threads may call this and simulate(), each for its own trial.
+  // Lowers a plan. For equal pipelines with many micro-batches only the first few are lowered: the
+  // steady state repeats. Threads may call lower() and simulate(), each for its own trial.
   void lower(CandidateTrial& trial) const;
   void simulate(CandidateTrial& trial) const;
 
@@ -82,7 +82,7 @@ class CandidateTrials {
   const Request& request_;
   StageSynthesis& synthesis_;
   std::map<StageQuery, bool> defaults_suffice_;
-  bool is_whole_ = false;  // of backward passes
+  bool is_whole_ = false;  // backward passes
 };
 
 }  // namespace medley

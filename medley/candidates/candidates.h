@@ -1,7 +1,7 @@
 #pragma once
 
-// The best of many candidates for a plan (candidate_places.h): all are timed, and the fastest by
-// the timer are made to fit, lowered and simulated. Knows nothing of where candidates come from.
+// Selects the best of many candidates (candidate_places.h). All are timed; the fastest are made to
+// fit, lowered and simulated. Knows nothing of the source of candidates.
 
 #include <functional>
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace medley {
 
-// The timer and the simulator say steps that differ by this factor at most, unless the timer knows
-// little of what counts.
+// Largest ratio between steps by the timer and by the simulator, unless the timer misses a dominant
+// cost.
 inline constexpr double kTimerOff = 1.1;
 
 class CandidateSet {
@@ -27,39 +27,37 @@ class CandidateSet {
   const CandidatePlaces& places() const { return places_; }
   CandidateTrials& trials() { return trials_; }
 
-  // Times candidates in both placements, if they differ, on all cores, and keeps them, unless
-  // wholes() has nothing or ports take as long as what is known. Returns the shorter times.
+  // Times candidates in both device mappings on all cores and stores them, except those that
+  // wholes() rejects or that ports bound. Returns the shorter times.
   std::vector<std::optional<Nanoseconds>> add(const std::vector<PlanCandidate>& candidates);
-  // As add(), and again with blocks, then all computed again in stages that have no room for
-  // as many micro-batches as hide transfers. Solves them on all cores.
+  // Like add(), then repeats with recompute "blocks" and "all" in stages without memory to overlap
+  // transfers. Solves the candidates on all cores.
   void add_recomputing(std::vector<PlanCandidate> candidates);
   struct Timed {
-    Nanoseconds time;  // of a step, by the timer
+    Nanoseconds time;  // step, by the timer
     PlanCandidate candidate;
   };
-  // All that differ, the fastest first; of those that take as long, in the order in which they
-  // came.
+  // Returns all distinct candidates, fastest first; ties keep insertion order.
   const std::vector<Timed>& timed() const { return timed_; }
 
-  // Makes the candidate fit (memory_ladder.h) and keeps it if it is the fastest so far. `trial`: of
-  // the candidate; nothing: not made yet.
+  // Makes the candidate fit (memory_ladder.h) and keeps it if it is the fastest so far. `trial`:
+  // its trial, if one exists.
   void evaluate(PlanCandidate candidate, std::optional<CandidateTrial> trial = {});
-  // Considers the fastest timed, with as many times as told and more until one fits, but none that
-  // the timer says is slower than the best by the simulator: all that take as long are one time,
-  // for the simulator tells them apart. Then the best in its other placement, too. Says before each
-  // time which it is, from 0 on.
+  // Evaluates the `most` fastest timed candidates, and more until one fits. Skips candidates that
+  // the timer puts above the best simulated step; equal times count as one. Then evaluates the best
+  // in its other device mapping. Calls `starting` with 0, 1, ... before each evaluation.
   void choose(int most, const std::function<void(int)>& starting = {});
-  // Considers the best once more, with those of its stages on several nodes decided over nodes and
-  // devices at once that are faster so by themselves.
+  // Evaluates the best again with multi-node stages decided over nodes and devices jointly, if they
+  // are faster that way by themselves.
   void join_axes();
-  // The fastest that was considered; else why the first one did not fit.
+  // Returns the fastest evaluated plan, else the reason why the first one does not fit.
   Outcome best() const;
   // Returns the step of the best by the simulator. Requires: best() is a plan.
   Nanoseconds best_step() const { return *best_step_; }
 
  private:
   bool is_too_slow(Nanoseconds time) const;
-  // Requires: its stages are solved. Threads may do so.
+  // Requires: its stages are solved. Thread-safe.
   std::optional<Nanoseconds> time_of(const PlanCandidate& candidate);
   void try_next(std::vector<std::optional<CandidateTrial>>& trials);
 
@@ -72,7 +70,7 @@ class CandidateSet {
   PlanCandidate best_candidate_;
   std::optional<Nanoseconds> best_step_;
   std::string misfit_;
-  bool dropped_ = false;  // some that cannot be faster than what is known
+  bool dropped_ = false;  // whether candidates were dropped as too slow
 };
 
 }  // namespace medley

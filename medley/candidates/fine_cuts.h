@@ -1,12 +1,12 @@
 #pragma once
 
-// Cuts between parts of the layers of which chains are made. Stages, devices, micro-batches and
-// rows stay as they are; what a stage takes with other layers is read off what it takes as a whole:
+// Moves cuts to parts of the layers of which chains are made. Stages, devices, micro-batches and
+// rows stay unchanged. A stage's new time is scaled from its time as a whole:
 //
 //   stages         | a b c d | e f g h |     20 and 14 ms; the sums of their layers 22 and 15 ms
 //   a cut earlier  | a b c | d e f g h |     20 - (20 / 22) d and 14 + (14 / 15) d
 //
-// The shortest step by that is synthesised, and looked at again from there.
+// The plan with the shortest estimated step is synthesised, and the search resumes from there.
 
 #include "medley/candidates/candidates.h"
 
@@ -17,13 +17,13 @@ struct FinerPlan {
   Nanoseconds step;  // by the simulator
 };
 
-// The fastest of those that were timed, with finer cuts: nothing if none is faster than the best.
-// Requires: `candidates` are of kLayersOfChains, and have a best one.
+// Returns the fastest timed candidate with finer cuts; nullopt if none beats the best. Requires:
+// `candidates` are of kLayersOfChains, and have a best one.
 std::optional<FinerPlan> with_finer_cuts(const Request& request,
                                          const std::vector<DevicePool>& pools,
                                          CandidateSet& candidates);
 
-// The best candidate, or a faster plan with finer cuts; it says that none takes less than `least`.
+// Returns the best candidate or a faster finer cut, with the lower bound `least`.
 Outcome best_with_finer_cuts(const Request& request,
                              const std::vector<DevicePool>& pools,
                              CandidateSet& candidates,

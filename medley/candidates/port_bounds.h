@@ -1,20 +1,20 @@
 #pragma once
 
-// How long the ports of nodes carry what a candidate sends: no step of it takes less, whatever its
-// schedule and whatever else they carry. No stage is synthesised for that.
+// Bounds a candidate's step from below by the time in which node ports carry its messages. The
+// bound holds for every schedule and needs no synthesised stage.
 
 #include "medley/candidates/candidate_places.h"
 
 namespace medley {
 
-// Returns how long the ports of a node take at least for all that its stages exchange with those on
-// others. No plan of the candidate takes less, as the simulator sees it.
+// Returns the least time of a node's ports for all messages between its stages and other nodes. No
+// simulated plan of the candidate takes less.
 Nanoseconds least_step(const CandidatePlaces& places, const PlanCandidate& candidate);
 
-// Returns whether ports take as long as the step to beat, as the candidate is placed.
+// Returns whether ports take at least as long as the step to beat, as placed.
 bool loses_by_ports(const CandidatePlaces& places, const PlanCandidate& candidate);
 
-// The same in both placements, however the rows are divided among pipelines.
+// Like loses_by_ports(), in both device mappings and for every division of rows.
 bool cannot_win(const CandidatePlaces& places, const PlanCandidate& candidate);
 
 }  // namespace medley
