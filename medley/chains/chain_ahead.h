@@ -1,8 +1,8 @@
 #pragma once
 
-// Lower bounds of the cost of a chain in front of a stage. The search over chains goes from the
-// last layer to the first, and drops chains that cannot be finished below a limit. Private to this
-// folder. Memory and updates are for nothing:
+// Lower bounds of the cost of a chain in front of a stage. The search goes from the last layer to
+// the first and drops chains that cannot end below a limit. Private to this folder. Memory and
+// updates are free:
 //
 //   ahead(0, ..) = 0
 //   devices paid for   ahead(l, p) = min over stages [b, l) of t <= P on n devices of q:
@@ -12,8 +12,8 @@
 //                        on n <= k of p:             t + r(p, p) + ahead(b, F, p, k - n)
 //                        on n of q, not in F or p:   t + r(q, p) + ahead(b, F + p, q, all - n)
 //
-// F: pools that stages behind are finished with; k: devices of p that are left. Where the first
-// stages may be on the pool p of the last ones, F stays empty when p is left.
+// F: pools that later stages have finished with; k: devices left of p. If the first stages may use
+// the pool p of the last ones, F stays empty after p.
 
 #include <cstdint>
 #include <vector>
@@ -23,15 +23,15 @@
 
 namespace medley::pipeline {
 
-// Devices are paid for, and none is counted.
+// Bounds with priced, uncounted devices.
 struct AheadPaid {
   AheadPaid(const Table& table, const ChainSearch& search);
   size_t index(int layer, int pool) const { return at(layer) * pools + at(pool); }
 
   const size_t pools;
   std::vector<int64_t> cost, time;  // [layer][pool]; time: of Q. kNever: there are none
-  // Under any schedule, of R behind such stages: with more of it none has room, even where the
-  // fastest of a stage has as much as any.
+  // Bound under any schedule, from R behind such stages: with a larger R no stage fits, even with
+  // the most memory of the fastest ones.
   std::vector<int64_t> deepest;
   std::vector<int64_t> whole;  // [pool of its last stage] cost of a chain
 
@@ -42,37 +42,37 @@ struct AheadPaid {
   Least least_before(const Table& table, const ChainSearch& search, int layer, int pool) const;
 };
 
-// A stage that is short enough, with what it adds.
+// A stage within the period, and its contribution.
 struct StageAhead {
   int begin = 0, devices = 0;  // counted as Table::units()
   int64_t added = 0;
 };
 
-// Returns the fastest stage of each mesh of a pool that ends there. It adds fill and price; under
-// any schedule its part of Q.
+// Returns the fastest stage of each mesh of a pool that ends at `layer`. Its contribution is fill
+// and price; under any schedule, its part of Q.
 std::vector<StageAhead> stages_before(const Table& table,
                                       const ChainSearch& search,
                                       int layer,
                                       int pool);
-// Returns the part of a boundary; kNever if there is none, or it takes longer than the period.
+// Returns the part of a boundary; kNever without a link or beyond the period.
 int64_t added_by_crossing(
     const Table& table, const ChainSearch& search, int from, int to, int layer);
 
-// Counted devices, pools in any order.
+// Bounds with counted devices and pools in any order.
 class AheadCounted {
  public:
   AheadCounted(const Table& table, const ChainSearch& search);
 
-  // The least fill + r and prices, under any schedule the least of Q, of stages with layers
-  // [0, layer) in front of a stage on `pool`, where so many devices of each pool are left
-  // (place_of()). kNever: there are none.
+  // Returns the least fill + r and prices of stages with layers [0, layer) before a stage on
+  // `pool`; under any schedule the least of Q. `place`: place_of() the devices left in each pool.
+  // kNever: no such stages.
   int64_t sum(int layer, int pool, size_t place) const { return sums_[index(layer, pool) + place]; }
   size_t place_of(int pool, int left) const { return at(left) * strides_[at(pool)]; }
-  // [pool of its last stage] The same of a chain.
+  // [pool of its last stage] The least of a whole chain.
   const std::vector<int64_t>& whole() const { return whole_; }
 
  private:
-  // Lowers `least`, [place], to stages on a pool that end there, with those in front of them.
+  // Lowers `least`, [place], to chains whose last stage on a pool ends at `layer`.
   void add(int layer, int pool, std::vector<int64_t>& least) const;
   size_t index(int layer, int pool) const {
     return (at(layer) * at(table_.pools()) + at(pool)) * strides_.back();
@@ -85,19 +85,19 @@ class AheadCounted {
   std::vector<int64_t> whole_;
 };
 
-// Each pool once, on counted devices without prices.
+// Bounds with each pool once, on counted devices without prices.
 class AheadOnce {
  public:
   AheadOnce(const Table& table, const ChainSearch& search);
 
-  // The least fill + r, under any schedule the least of Q, of stages with layers [0, layer) in
-  // front of a stage on `pool`, which has `left` devices left (counted as Table::units()), where
-  // stages behind have all they need of the pools in `finished`. kNever: there are none. Requires:
-  // `finished` is without `pool`.
+  // Returns the least fill + r (under any schedule: of Q) of stages with layers [0, layer) before a
+  // stage on `pool`. `left`: free devices of `pool`, in Table::units(). Later stages have all their
+  // devices of the pools in `finished`. kNever: no such stages. Requires: `finished` is without
+  // `pool`.
   int64_t sum(int layer, unsigned finished, int pool, int left) const {
     return row(layer, finished, pool)[left];
   }
-  // [pool of its last stage] The same of a chain.
+  // [pool of its last stage] The least of a whole chain.
   const std::vector<int64_t>& whole() const { return whole_; }
 
  private:
@@ -113,7 +113,7 @@ class AheadOnce {
 
   const Table& table_;
   const ChainSearch& search_;
-  const size_t stride_;  // the most devices of a pool, and one
+  const size_t stride_;  // the most devices of a pool, plus one
   std::vector<int64_t> sums_;
   std::vector<int64_t> whole_;
 };

@@ -1,7 +1,6 @@
 #pragma once
 
-// Chains of stages while they are searched: labels in buckets, by the devices that they use.
-// Private to chain_search.cpp.
+// Stores chains during the search: labels in buckets, by used devices. Private to chain_search.cpp.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace medley::pipeline {
 
-// Devices of the first pools, so many as fit into a word, counted side by side.
+// Counts devices of the first kMostCountedPools pools, packed into one word.
 class Used {
  public:
   Used() = default;
@@ -24,11 +23,11 @@ class Used {
   int of(int pool) const {
     return pool < kMostCountedPools ? static_cast<int>(counts_ >> (pool * kBits) & kCount) : 0;
   }
-  // Whether it is as many as `most` or fewer of each pool.
+  // Returns whether no pool's count exceeds `most`.
   bool within(Used most) const {
     return (((most.counts_ | kHighBits) - counts_) & kHighBits) == kHighBits;
   }
-  // A value within another one comes before it, or equals it.
+  // If a value is within another one, it compares less or equal.
   auto operator<=>(const Used&) const = default;
   size_t hash() const {
     const auto folded = static_cast<uint64_t>(counts_ >> 64) * 0x9e3779b97f4a7c15u;
@@ -61,25 +60,25 @@ inline bool never_worse(const Label& a, const Label& b) {
   return a.cost <= b.cost && a.end <= b.end && a.depth <= b.depth;
 }
 
-// Chains on the same devices, in order of cost: labels [begin, end).
+// Chains on the same devices, by ascending cost: labels [begin, end).
 struct Bucket {
   Used used;
-  size_t place = 0;       // AheadCounted::place_of() what is left
-  unsigned finished = 0;  // pools that no stage in front may be on, by number
+  size_t place = 0;       // AheadCounted::place_of() of the devices left
+  unsigned finished = 0;  // bit set of pools closed to earlier stages
   int32_t begin = 0, end = 0;
-  int64_t cost = 0;  // of the first
+  int64_t cost = 0;  // first label's
 };
 
-// The same while they are made.
+// Bucket under construction.
 struct Making {
   Used used;
   size_t place = 0;
   unsigned finished = 0;
   std::vector<Label> labels;
-  std::optional<Label> better;  // excluded the last label, and may exclude the next
+  std::optional<Label> better;  // excluded the last label; tested first
 };
 
-// Chains that begin at one layer and pool, by the devices that they use.
+// Chains that begin at one layer and pool, by used devices.
 class Makings {
  public:
   Making& of(Used used, size_t place, unsigned finished) {
@@ -97,7 +96,7 @@ class Makings {
     }
     return all_[at(slots_[slot])];
   }
-  // Fewer devices first.
+  // Returns the non-empty buckets, fewer devices first.
   std::vector<Making*> sorted() {
     std::vector<Making*> some;
     for (size_t i = 0; i < size_; ++i)
@@ -120,7 +119,7 @@ class Makings {
       slots_[slot] = static_cast<int32_t>(i);
     }
   }
-  std::vector<Making> all_;  // the first `size_`; others keep their memory
+  std::vector<Making> all_;  // the first `size_` are in use; the rest keep their memory
   std::vector<int32_t> slots_;
   size_t size_ = 0;
 };
