@@ -1,6 +1,6 @@
 #pragma once
 
-// Kinds of devices by the names that people and drivers write: "T4", "3090", "rtx 4060ti 16gb",
+// Finds device types by the names that users and drivers write: "T4", "3090", "rtx 4060ti 16gb",
 // "NVIDIA A100-SXM4-80GB". Knows no figures.
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace medley {
 
-// The kinds that a name may mean: none, one, or several that differ in what the name leaves open
-// (A100: 40 or 80 GB). A form factor that the name leaves open is the one that no kind's name says:
-// SXM where there are several. The exact name of a kind means that kind.
+// Returns all types that match a name: none, one, or several that differ in a part that the name
+// omits (A100: 40 or 80 GB). An omitted form factor is the one that no type's name gives: SXM if
+// there are several. An exact type name matches only that type.
 std::vector<std::string> kinds_meant(const Catalogue& catalogue, std::string_view name);
 
-// Up to five of `known` that look like a name that means none of them, the nearest first.
+// Returns up to five of `known` that resemble an unmatched name, nearest first.
 std::vector<std::string> near_names(const std::vector<std::string>& known, std::string_view name);
 
 }  // namespace medley

@@ -1,8 +1,7 @@
 #pragma once
 
-// Quantities as people write them: "300 GB/s", "10 Gbit/s", "3 us", "16 GiB", "312 Tflop/s". A
-// number, blanks or none, a unit. Strict about case: "10 Gb/s" could mean either of two things and
-// is refused.
+// Reads quantities: "300 GB/s", "10 Gbit/s", "3 us", "16 GiB", "312 Tflop/s". A number, optional
+// blanks, a unit. Units are case-sensitive; the ambiguous "10 Gb/s" is rejected.
 
 #include <optional>
 #include <string>
@@ -12,10 +11,10 @@ namespace medley {
 
 enum class Dimension { kBandwidth, kDuration, kMemory, kFlopRate };
 
-// Returns the value in bytes/s, seconds, bytes or flop/s; nothing if `text` is no such quantity.
-// The sign is the caller's business.
+// Returns the value in bytes/s, seconds, bytes or flop/s; nullopt if `text` is no such quantity.
+// The caller checks the sign.
 std::optional<double> parse_quantity(std::string_view text, Dimension dimension);
-// Returns what to write instead: `a bandwidth such as "300 GB/s" or "10 Gbit/s"`.
+// Returns a suggestion: `a bandwidth such as "300 GB/s" or "10 Gbit/s"`.
 std::string_view expected_quantity(Dimension dimension);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// Devices that are not as fast as others of their pool.
+// Derives clusters in which some devices are slower than the rest of their pool.
 
 #include <map>
 
@@ -8,9 +8,9 @@
 
 namespace medley {
 
-// Returns the cluster with some devices as fast as told (1: as their kind is): each such is in a
-// pool of the same name, of a kind of its own ("CPU at 0.5"), and all else is as it was. Requires:
-// devices of the cluster, speeds > 0.
+// Returns the cluster with devices scaled to `speeds` (1: speed of the type). Each such device
+// moves to a pool of the same name with a type of its own ("CPU at 0.5"). Requires: devices of the
+// cluster, speeds > 0.
 Cluster slowed(Cluster cluster, const std::map<int, double>& speeds);
 
 }  // namespace medley

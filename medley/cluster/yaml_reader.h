@@ -1,7 +1,7 @@
 #pragma once
 
-// A strict reader of one YAML document: every value knows its place, every key has to be asked for.
-// Knows nothing of clusters.
+// A strict reader of one YAML document. Each value has its location; unread keys are errors. Knows
+// nothing of clusters.
 
 #include <yaml-cpp/yaml.h>
 
@@ -17,7 +17,7 @@ namespace medley {
 
 class YamlFields;
 
-// A value and where it stands: `file`, its line, and its path ("nodes[1].count").
+// A value and its location: `file`, line, and path ("nodes[1].count").
 class YamlValue {
  public:
   YamlValue(const YAML::Node& node, std::string path, std::string_view file)
@@ -25,11 +25,11 @@ class YamlValue {
 
   // Throws Error(kCaller) "<file>:<line>: <path>: <what>".
   [[noreturn]] void fail(std::string_view what) const;
-  // Each of these fails unless the value is what its name says. A key without a value has no fields
+  // Each function fails unless the value has the named form. A key without a value has no fields
   // and no items.
   YamlFields fields() const;
   std::vector<YamlValue> items() const;
-  std::string text() const;  // any scalar that is not empty
+  std::string text() const;  // any non-empty scalar
   bool boolean() const;      // true, false
   int64_t positive_integer(int64_t most) const;
   double positive_number() const;
@@ -38,14 +38,14 @@ class YamlValue {
   double quantity_from_zero(Dimension dimension) const;
 
  private:
-  std::string scalar() const;  // empty if it is none
+  std::string scalar() const;  // empty if not a scalar
   double number() const;
   double quantity(Dimension dimension) const;
 
   YAML::Node node_;
   std::string path_;
   std::string_view file_;
-  int key_line_ = 0;  // of a key without a value; else 0
+  int key_line_ = 0;  // line of a key without a value; else 0
 };
 
 // The fields of a mapping.
