@@ -1,8 +1,8 @@
 #pragma once
 
-// What ops and communications of a cluster cost: measured where there is a profile, else
-// interpolated within a class of ops, else analytic (roofline, cost/op_time.h; rounds of messages,
-// network/collectives.h). One answer for the planner, the simulator and reports.
+// Costs of ops and communications of a cluster. They are measured if a profile has them, else
+// interpolated within a class of ops. The last resort is analytic: a roofline (cost/op_time.h) or
+// rounds of messages (network/collectives.h). Shared by planner, simulator and reports.
 
 #include <map>
 #include <memory>
@@ -28,10 +28,10 @@ struct Cost {
 
 class CostModel {
  public:
-  // Analytic only.
+  // Uses analytic costs only.
   explicit CostModel(const Cluster& cluster);
   // Throws Error(kCaller) if the profile is of other devices. Measured collectives change the
-  // bandwidths and latencies of the networks that they went over, for everybody who asks.
+  // bandwidths and latencies of their networks for all users of this model.
   CostModel(const Cluster& cluster, const Profile& profile);
   CostModel(CostModel&&) noexcept;
   CostModel& operator=(CostModel&&) noexcept;
@@ -40,27 +40,27 @@ class CostModel {
   const Cluster& cluster() const { return topology_->cluster(); }  // as calibrated
   const Topology& topology() const { return *topology_; }
 
-  // `kind`: of the cluster. Views and ops with nothing to do are free.
+  // Returns the cost on `kind`, a type of the cluster. Views and empty ops are free.
   Cost op(const DeviceKind& kind, const SizedOp& op) const;
   Cost op(const DeviceKind& kind,
           const Graph& graph,
           const Op& op,
           const std::vector<int64_t>& symbols) const;
-  // A lower bound for all ways to divide an op: what takes part of its work takes at least that
-  // share of this, whatever the sizes at which it was measured.
+  // Returns a lower bound for every division of an op: a part of its work takes at least that share
+  // of the bound, for all measured sizes.
   Nanoseconds least(const DeviceKind& kind,
                     const Graph& graph,
                     const Op& op,
                     const std::vector<int64_t>& symbols) const;
-  // The sum; its source is the least certain one.
+  // Returns the sum; its source is the least certain one.
   Cost ops(const DeviceKind& kind,
            const Graph& graph,
            std::span<const OpId> ops,
            const std::vector<int64_t>& symbols) const;
-  // The cheapest algorithm, or the one that the measured library runs, if nothing else uses the
-  // network. One device: free.
+  // Returns the cost on an idle network of the measured library's algorithm, else of the cheapest
+  // one. A collective of one device is free.
   Cost collective(const Collective& collective) const;
-  // By how much ops of the kind slow down while it communicates; 1 if not measured.
+  // Returns the slow-down of ops of the type while it communicates; 1 if not measured.
   double overlap_slowdown(const DeviceKind& kind) const;
 
  private:

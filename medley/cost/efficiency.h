@@ -1,7 +1,7 @@
 #pragma once
 
-// Times of ops that were not measured, from those of the same class that were: by how much measured
-// ops took longer than the roofline says, as a function of their work. Knows nothing of shapes.
+// Estimates times of unmeasured ops from measured ones of their class, by the ratio of measured
+// time to roofline as a function of work. Knows nothing of shapes.
 //
 //   measured / analytic
 //     1.3 |        o
@@ -10,9 +10,8 @@
 //         |....'                         of the samples
 //         +---|---|---|---|---|-----  work
 //
-// Two levels: a curve for the class and dtype, and for each op by name how far its samples are from
-// that curve (softmax is slower than addition), so that an op that was measured at few sizes
-// follows its class in between.
+// Two levels: a curve for the class and dtype, and one per op name relative to it (softmax is
+// slower than addition). An op measured at few sizes follows its class in between.
 
 #include <map>
 #include <string>
@@ -23,7 +22,7 @@
 
 namespace medley {
 
-// What the time of an op grows with: flops or bytes, whichever are more.
+// Returns the amount that an op's time grows with: the larger of flops and bytes.
 double amount(const Work& work);
 
 struct RatioSample {
@@ -33,9 +32,8 @@ struct RatioSample {
 
 class RatioCurve {
  public:
-  // Minimises the sum of the squares of relative errors, plus `smoothness` times that of the
-  // differences of neighbouring knots, relative to the ratios there. Requires: samples; smoothness
-  // > 0.
+  // Minimises the squares of relative errors, plus `smoothness` times the squared differences of
+  // neighbouring knots, relative to the ratios there. Requires: samples; smoothness > 0.
   RatioCurve(const std::vector<RatioSample>& samples, double smoothness);
   double at(double amount) const;
 
@@ -50,11 +48,11 @@ class Efficiencies {
     std::string op;  // "aten.mm.default"
     RatioSample sample;
   };
-  // Of one class and dtype on one kind of device. Requires: samples.
+  // Samples are of one class and dtype on one device type. Requires: samples.
   explicit Efficiencies(const std::vector<Sample>& samples);
-  // Returns what the analytic time is to be multiplied by; never beyond what was measured.
+  // Returns the factor on the analytic time, within the measured range.
   double ratio(std::string_view op, double amount) const;
-  // Of all that was measured: ratio() is never below it.
+  // Returns the least measured ratio, a lower bound of ratio().
   double least() const { return least_; }
 
  private:

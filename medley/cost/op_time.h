@@ -1,12 +1,11 @@
 #pragma once
 
-// Times of ops on a kind of device from its figures alone (roofline,
-// https://doi.org/10.1145/1498765.1498785), where nothing is measured:
+// Times of ops on a device type from its figures alone (roofline,
+// https://doi.org/10.1145/1498765.1498785), without measurements:
 //
 //   time = launch latency + max(flops / sustained rate of the dtype, bytes / memory bandwidth)
 //
-// A view takes no time, nor does an op that has nothing to do (a shard of length zero). Knows
-// nothing of communication.
+// A view or an empty op (a shard of length zero) takes no time. Knows nothing of communication.
 
 #include <span>
 
@@ -18,8 +17,8 @@
 
 namespace medley {
 
-// Integer dtypes compute at the rate of f32. Throws Error(kCaller) if the kind has no rate for a
-// floating dtype.
+// Returns the sustained rate; integer dtypes use that of f32. Throws Error(kCaller) if the type has
+// no rate for a floating dtype.
 FlopsPerSecond sustained_rate(const DeviceKind& kind, DType dtype);
 
 Nanoseconds op_time(const DeviceKind& kind, WorkClass work_class, const Work& work, DType dtype);
