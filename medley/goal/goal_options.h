@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of `medley plan` that say what nodes are rented for, and what it says of the answer.
+// Options of `medley plan` for the purpose of rented nodes, and the output for it.
 
 #include <functional>
 #include <optional>
