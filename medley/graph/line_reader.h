@@ -1,8 +1,7 @@
 #pragma once
 
-// Reads the tokens of one line of a text form; spaces between tokens carry no meaning. Every
-// failure is an Error(kCaller) "<file>:<line>: found <token>, expected <what>". Knows nothing of
-// graphs.
+// Reads the tokens of one line of a text form; spaces between tokens are ignored. Each failure is
+// an Error(kCaller) "<file>:<line>: found <token>, expected <what>". Knows nothing of graphs.
 
 #include <cstdint>
 #include <string>
@@ -23,13 +22,12 @@ class LineReader {
   bool accept(char c);
   void expect(char c);
   void expect_end();
-  // A run of letters, digits and "_.+-"; empty if there is none. peek_word() leaves it there.
+  // Return a run of letters, digits and "_.+-", maybe empty. peek_word() does not consume it.
   std::string_view peek_word();
   std::string_view word();
   void expect_word(std::string_view word);
   std::string quoted(std::string_view what);
-  // A number without a sign and without leading zeros, below `limit`; directly after the last
-  // token.
+  // Returns a number without sign and leading zeros, below `limit`, directly after the last token.
   int64_t index(int64_t limit, std::string_view what);
 
  private:
@@ -41,7 +39,7 @@ class LineReader {
   std::string_view rest_;
 };
 
-// The whole of `word` as a number; false if it is none or does not fit.
+// Read all of `word` as a number; return false if it is none or does not fit.
 bool read_integer(std::string_view word, int64_t& value);
 bool read_float(std::string_view word, double& value);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Strings between double quotes, as the text form of a graph writes them: \" \\ \n, other control
-// characters as \x1f, every other byte as it is.
+// Writes strings in double quotes for the text form of a graph: \" \\ \n, other control characters
+// as \x1f, every other byte unchanged.
 
 #include <optional>
 #include <string>
@@ -10,8 +10,8 @@
 namespace medley {
 
 void append_quoted(std::string& out, std::string_view text);
-// Reads a quoted string at the start of `text` and moves `text` behind it. Returns nothing, and
-// leaves `text` alone, when there is none.
+// Reads a quoted string at the start of `text` and advances `text` past it. Without one, returns
+// nullopt and leaves `text` unchanged.
 std::optional<std::string> read_quoted(std::string_view& text);
 
 }  // namespace medley

@@ -7,16 +7,15 @@
 
 namespace medley {
 
-// A named integer that is not known when the graph is written: the batch, or the length of a shard.
-// An index into the `symbols` of the graph that uses it.
+// A named integer that is unknown when the graph is written: the batch, or the length of a shard.
+// It is an index into the `symbols` of its graph.
 using Symbol = int32_t;
 
-// A size: a coefficient times a product of symbols, such as 128*b. Has no sums: they do not occur
-// in the shapes of a training graph whose batch is symbolic. Knows nothing of the names of its
-// symbols.
+// A size: a coefficient times a product of symbols, such as 128*b. Sums do not occur in the shapes
+// of a training graph with a symbolic batch. Knows nothing of the names of its symbols.
 struct Size {
   int64_t coefficient = 0;
-  // Sorted; a symbol may stand twice (the rows of an in-batch contrastive loss).
+  // Sorted; a symbol may occur twice (the rows of an in-batch contrastive loss).
   std::vector<Symbol> symbols;
 
   Size() = default;
@@ -32,17 +31,17 @@ struct Size {
   auto operator<=>(const Size&) const = default;
 };
 
-// Throws Error(kCaller) if it does not fit.
+// Throws Error(kCaller) on overflow.
 int64_t multiply(int64_t a, int64_t b);
 Size operator*(const Size& a, const Size& b);
-// Returns a / b if b divides a exactly for every value of the symbols, else nothing.
+// Returns a / b if b divides a exactly for all values of the symbols, else nullopt.
 std::optional<Size> divide(const Size& a, const Size& b);
-// Returns the number that the size is when symbol i is values[i].
+// Returns the size with symbol i equal to values[i].
 int64_t evaluate(const Size& size, const std::vector<int64_t>& values);
 std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
                                   const std::vector<int64_t>& values);
-// Returns the text form: "b*128", "128", "b*b*2" (symbols by name first, the coefficient last
-// unless it is 1).
+// Returns the text form: "b*128", "128", "b*b*2" (symbols by name, then the coefficient unless it
+// is 1).
 std::string to_string(const Size& size, const std::vector<std::string>& names);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// The text form of a graph. What is printed parses back equal. One statement a line:
+// The text form of a graph. Printed graphs parse back equal. One statement per line:
 //
 //   medley-graph 1
 //   graph "gpt"
@@ -30,11 +30,11 @@
 namespace medley {
 
 std::string print(const Graph& graph);
-// Throws Error(kCaller) "<file>:<line>: found ..., expected ..." on anything that print() could not
-// have written.
+// Throws Error(kCaller) "<file>:<line>: found ..., expected ..." for text that print() cannot
+// write.
 Graph parse_graph(std::string_view text, std::string_view file);
-// Returns the SHA-256 of the canonical text (ids renumbered in order of definition, sources left
-// out) as 64 hex digits.
+// Returns the SHA-256 of the canonical text (ids renumbered in order of definition, no sources) as
+// 64 hex digits.
 std::string hash(const Graph& graph);
 
 }  // namespace medley

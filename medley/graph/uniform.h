@@ -1,7 +1,7 @@
 #pragma once
 
-// Which values of a graph hold one known number in every element: ones, full, and what copies,
-// reshapes or expands them. Grows with the graph, op by op. Knows nothing of other arithmetic.
+// Tracks values with one known number in every element: ones, full, and their copies, views and
+// expansions. Grows with the graph, op by op. Knows nothing of other arithmetic.
 
 #include <optional>
 #include <vector>
@@ -12,10 +12,10 @@ namespace medley {
 
 class UniformValues {
  public:
-  // Takes note of the ops that were appended to the graph since the last call.
+  // Processes the ops appended to the graph since the last call.
   void update(const Graph& graph);
   std::optional<double> of(ValueId value) const;
-  // The number that argument `i` of the op is, or that every element of its tensor is.
+  // Returns the number of argument `i`, or of every element of its tensor.
   std::optional<double> of_argument(const Op& op, size_t i) const;
 
  private:
@@ -25,7 +25,7 @@ class UniformValues {
   std::vector<std::optional<double>> known_;
 };
 
-// Returns what the number becomes when stored as a dtype; nothing where that is not obvious.
+// Returns the number after storage as a dtype; nullopt if the rounding is not obvious.
 std::optional<double> stored_as(DType dtype, double number);
 
 }  // namespace medley
