@@ -1,7 +1,7 @@
 #pragma once
 
-// What pipelines still sum with each other when a stage is done: the gradients of its layers. Of
-// D pipelines each sends 2 (D - 1) / D of them and receives as many. Knows no plans.
+// Times of gradient sums between pipelines after a stage is done. Each of D pipelines sends 2 (D -
+// 1) / D of its layers' gradients and receives as many. Knows no plans.
 
 #include <vector>
 
@@ -10,19 +10,19 @@
 namespace medley {
 
 struct GradientSums {
-  std::vector<Bytes> gradients;                              // [layer]; none: nothing is summed
+  std::vector<Bytes> gradients;                              // [layer]; empty: no sums
   std::vector<int> devices;                                  // [pool]
   std::vector<int> per_node;                                 // [pool] devices of a node
   std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from pool][to pool]
 
-  // About how long, of so many pipelines, while nobody knows where the others lie: through the
-  // ports of its nodes, over the fastest link to devices that others may have.
+  // Returns the estimated time for `pipelines` pipelines with unknown mapping: through the ports of
+  // its nodes, over the fastest link to devices that others may use.
   Nanoseconds about(const StageRange& stage, size_t pipelines) const;
-  // No two pipelines or more take less: all comes into the nodes of the stage once, over that link.
-  // On a part of a node nothing is certain, the others may be on the rest of it.
+  // Returns a lower bound for two or more pipelines: all gradients enter the stage's nodes once,
+  // over that link. It is 0 on a part of a node, since the others may use the rest of it.
   Nanoseconds at_least(const StageRange& stage) const;
-  // [pipeline][stage] where they are known: with each stage of another pipeline that has the same
-  // layers over the link between their pools. Nothing if there is none.
+  // Returns [pipeline][stage] times for known mappings: each stage sums with stages of other
+  // pipelines that share layers, over their pools' link. Returns nullopt if a link is missing.
   std::optional<std::vector<std::vector<Nanoseconds>>> between(
       const std::vector<const PipelinePlan*>& pipelines) const;
 
@@ -30,7 +30,7 @@ struct GradientSums {
   std::optional<Nanoseconds> fastest(const StageRange& stage, Bytes bytes) const;
 };
 
-// W of pipeline.h where stages update, and before that sum with others, for so long.
+// Returns W of pipeline.h for stages that sum for `sums` before their update.
 Nanoseconds after_last_backward(const PipelinePlan& plan, const std::vector<Nanoseconds>& sums);
 
 }  // namespace medley

@@ -1,17 +1,17 @@
 #pragma once
 
-// Which pipelines divide the devices and the rows of a step, and how short no step is, from what
-// stages and cuts take: columns (pipelines), the best divisions (divisions.h), and a bound
-// (column_generation.h). Knows no graphs and no plans; autohet.h makes plans of what it finds.
+// Searches pipelines that divide the devices and rows of a step, given costs of stages and cuts. It
+// finds columns (pipelines), the best divisions (divisions.h), and a lower bound of the step
+// (column_generation.h). Knows no graphs and no plans; autohet.h makes the plans.
 //
 //   columns   where devices can be counted out in few ways: the best chains for each amount, for
 //             the micro-batches that it does in a step; and then for one more than the best known
 //             does in less than the shortest step, until there is none
 //             else, or besides: chains that the prices of devices ask for
 //
-// What a pipeline still sums with others is part of what the update of a stage takes, and depends
-// on how many they are. Chains are searched as of the fewest pipelines, which sum least; as of more
-// where so many would do a shorter step if they summed no more than these.
+// A pipeline's sums with others are part of its stages' updates and depend on the number of
+// pipelines. Chains are searched for the fewest pipelines, which sum least, and for more if these
+// would have a shorter step with the same sums.
 
 #include <functional>
 #include <map>
@@ -29,81 +29,80 @@ inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
 
 struct GroupRequest {
   int layers = 0;
-  int layers_of_block = 1;  // chains have whole blocks first
+  int layers_of_block = 1;  // chains of whole blocks are searched first
   std::vector<PipelinePool> pools;
   GradientSums sums;             // with the links between pools
-  std::vector<Units> amounts{};  // of devices, for which the best chains are searched
+  std::vector<Units> amounts{};  // each is searched for the best chains
   std::vector<double> speeds;    // [pool] of a device, in any unit
-  int64_t rows = 1;              // of a step
+  int64_t rows = 1;              // per step
   size_t pipelines = 2;          // at least
-  Nanoseconds least{};           // no step is shorter: where the search at prices begins
-  double gap = 0;                // of a chain of an amount
-  double slower = 1.1;           // divisions may be predicted to be slower by this than the best
-  std::optional<Nanoseconds> faster_than{};  // what takes as long or longer does not matter
-  std::optional<double> within{};            // a step shown to be as close to the best will do
-  std::function<bool()> is_over{};           // asked now and then; null: never
+  Nanoseconds least{};           // lower bound of the step; start of the priced search
+  double gap = 0;                // gap for a chain of an amount
+  double slower = 1.1;           // largest predicted slow-down of a division over the best
+  std::optional<Nanoseconds> faster_than{};  // only shorter steps matter
+  std::optional<double> within{};            // relative gap that suffices
+  std::function<bool()> is_over{};           // polled; null: never
 };
 
-// Devices: with more, a search for chains takes a tenth of a second and more, so that fewer amounts
-// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of
-// many.
+// Number of devices above which one search of chains takes 0.1 s or more. Then fewer amounts are
+// searched, and chains on larger amounts use whole nodes of pools with many.
 inline constexpr int kMostInDetail = 64;
 
 class GroupSearch {
  public:
   explicit GroupSearch(GroupRequest request);
 
-  // Looks for pipelines with micro-batches of so many rows, `choice.count` of which are a step.
-  // `last`: no better stages of this size will be offered. Requires: options can be asked for as
-  // long as this lives.
+  // Searches pipelines with micro-batches of `rows` rows, `choice.count` per step. `last`: no
+  // better stages of this size will follow. Requires: options stay available as long as this object
+  // exists.
   void add(const MicrobatchChoice& choice, int64_t rows, bool last);
-  // Looks for pipelines that prices ask for, of all choices that were the last of their size.
+  // Searches pipelines at prices of devices, over all choices added with `last`.
   void search_at_prices();
-  // Looks for pipelines of each amount that do more in less than the shortest step, of any number
-  // of them, until there are none.
+  // Searches each amount for pipelines that do more in less than the shortest step, for any number
+  // of pipelines, until none remain.
   void improve();
 
-  // Of the best division known, as predicted where stages sum over the fastest links.
+  // Returns the predicted step of the best division, with sums over the fastest links.
   std::optional<Nanoseconds> step() const { return step_; }
-  // Predicted steps that matter.
+  // Returns the limit of predicted steps that matter.
   Nanoseconds limit() const;
-  // Of a stage for a micro-batch, `count` of which are a step: what takes longer does not matter,
-  // as the smallest amount of devices does more than one in a step that does.
+  // Returns the longest useful time of a stage per micro-batch, `count` per step. In a useful step
+  // the smallest amount of devices does more than one.
   Nanoseconds longest_stage(int64_t count) const;
-  // Whether what is found will do.
+  // Returns whether the result suffices.
   bool enough();
-  // So few devices that chains are searched with what pipelines sum, and bounds are close.
+  // Returns whether chains are searched with gradient sums and bounds are close.
   bool is_small() const;
-  // So many that few amounts of them are searched.
+  // Returns whether only few amounts are searched.
   bool is_large() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
-  // The best first, where each stage sums over the links to those that have the same layers.
+  // Returns divisions, best first, with the actual links of each stage's sums.
   std::vector<Division> divisions(size_t most) const;
-  // Pipelines of a division, with what they sum in it.
+  // Returns the pipelines of a division, with their sums in it.
   std::vector<Column> columns(const std::vector<int>& numbers) const;
   struct Chain {
     PipelinePlan plan;
-    int64_t count = 1;  // micro-batches of a step if all are as large
+    int64_t count = 1;  // micro-batches of a step if all are equally large
   };
   const Chain& chain(int number) const { return chains_[static_cast<size_t>(number)]; }
 
-  // No pipelines of what was searched take less, whatever their schedule.
+  // Returns a lower bound of the step of all searched pipelines, for any schedule.
   Nanoseconds bound();
 
  private:
-  // Of chains of pipelines that sum as so many do.
+  // Searches of chains for one number of pipelines.
   struct Searches {
-    std::shared_ptr<Chains> by_amount;  // null: there are too many pools, or amounts
-    std::shared_ptr<Chains> in_detail;  // of few of many devices; null: by_amount is
-    std::shared_ptr<Chains> at_prices;  // null: not the last of its size
-    // [amount] No chain does so many micro-batches, or more, in less than that.
+    std::shared_ptr<Chains> by_amount;  // null: too many pools or amounts
+    std::shared_ptr<Chains> in_detail;  // few devices of many; null: use by_amount
+    std::shared_ptr<Chains> at_prices;  // null: not added with `last`
+    // [amount] No chain does this many micro-batches in less than this time.
     std::vector<std::pair<int64_t, Nanoseconds>> none{};
   };
   struct Choice {
     MicrobatchChoice asked;  // its `count` is of a whole step
     int64_t rows = 1;
-    Searches fewest;                  // pipelines
+    Searches fewest;                  // for the fewest pipelines
     std::map<size_t, Searches> more;  // [pipelines]
   };
   PipelineRequest chains_of(const MicrobatchChoice& choice, size_t pipelines) const;
@@ -137,12 +136,12 @@ class GroupSearch {
   const Units devices_;  // [pool]
   std::vector<Choice> choices_;
   ColumnGeneration generation_;
-  std::vector<size_t> generated_;  // its choices, by number here
+  std::vector<size_t> generated_;  // its choices, as numbered here
   std::vector<Column> columns_;
   std::vector<Chain> chains_;        // parallel
-  std::optional<Nanoseconds> step_;  // of the best division, as predicted
-  std::optional<Nanoseconds> sure_;  // of a division with the links that it has
-  Nanoseconds least_;                // no step is shorter
+  std::optional<Nanoseconds> step_;  // best division's, as predicted
+  std::optional<Nanoseconds> sure_;  // division with its actual links
+  Nanoseconds least_;                // lower bound of the step
 };
 
 }  // namespace medley

@@ -1,16 +1,15 @@
 #pragma once
 
-// Which columns, and how much of each, do most rows on the devices that there are: a linear program
-// with one row for each pool, solved by Clp. Knows no chains and no time.
+// Selects columns, and the amount of each, that do most rows on the available devices: a linear
+// program with one row per pool, solved by Clp. Knows no chains and no time.
 //
 //   most  sum of rows_j x_j     sum of devices_jk x_j <= devices_k for each pool k     x_j >= 0
 //         - M y                 sum of x_j + y >= least number of columns                y >= 0
 //
-// The prices of its solution are what a device of each pool is worth, and what a column is worth as
-// such, as there have to be some: with these no column has more rows than its devices are worth
-// less what it is itself, and all devices, less the least number of columns, are worth as many rows
-// as are done. What is missing of that number counts as M times the most rows of a column, so that
-// there always is a solution.
+// Prices give the worth of a device of each pool, and of a column as such, since a least number is
+// required. At these prices no column has more rows than the worth of its devices less its own. All
+// devices, less the least number of columns, are worth the total rows. Missing columns count M
+// times the most rows of a column, so a solution always exists.
 
 #include <vector>
 
@@ -22,9 +21,9 @@ struct MasterColumn {
 };
 
 struct MasterSolution {
-  double rows = 0;             // less what is missing
-  std::vector<double> prices;  // [pool] of a device in rows, none below 0
-  double column_price = 0;     // of being a column, not below 0
+  double rows = 0;             // minus the penalty of missing columns
+  std::vector<double> prices;  // [pool] rows per device, not negative
+  double column_price = 0;     // per column, not negative
   std::vector<double> shares;  // [column] x
 };
 
