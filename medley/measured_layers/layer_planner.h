@@ -1,8 +1,8 @@
 #pragma once
 
-// From a layer table and a cluster to a pipeline, or to the sentence why there is none: options for
-// plan_pipeline(), which cannot tell that they were measured, and the choice among its candidates
-// by the exact timer. Knows nothing of files.
+// Plans a pipeline from a layer table and a cluster, or returns the reason why none exists.
+// Measured options go to plan_pipeline(), and the exact timer selects among its candidates. Knows
+// nothing of files.
 
 #include <string>
 #include <string_view>
@@ -24,19 +24,18 @@ struct LayerOutcome {
   LayerStepTimes report;
 };
 
-// Any layers on any devices of any pool, in any order of pools; a stage lies on one pool. What a
-// cut takes depends on how many devices are on both of its sides, which plan_pipeline() does not
-// know: it is asked for plans whose stages all have at least so many, for each power of two, and
-// the timer judges what it finds by the devices that they have. Throws Error(kCaller) for a batch
-// below 1, or micro-batches that do not divide it.
+// Returns the best pipeline: any layers on any devices, pools in any order, one pool per stage. The
+// cost of a cut depends on the devices on both sides, which plan_pipeline() does not know. It
+// therefore plans once per power of two, a lower limit on each stage's devices, and the timer uses
+// the actual devices. Throws Error(kCaller) for a batch below 1, or micro-batches that do not
+// divide it.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request);
 
-// The best grid: stages of as equal numbers of layers as there can be, all on as many devices with
-// one degree, pools in the order of the cluster, scheduled by 1F1B. What one gets who takes unequal
-// devices for equal ones.
+// Returns the best grid: stages with as equal numbers of layers as possible, equal devices and one
+// degree, pools in cluster order, 1F1B. It is the baseline that ignores heterogeneity.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request);
 
-// Devices that a plan does not use, by pool, and why: no times, no network, or no need.
+// Unused devices of a pool, with the reason: no times, no network, or no need.
 struct LeftOut {
   std::string pool;
   int devices = 0;
@@ -45,11 +44,11 @@ struct LeftOut {
 };
 std::string to_string(const LeftOut& pool);  // "2 of t4: the table has no times of T4-16GB"
 std::vector<LeftOut> left_out(const LayerPlan& plan, const TableCosts& costs);
-// Those that no plan can use.
+// Returns the devices that no plan can use.
 std::vector<LeftOut> left_out(const TableCosts& costs);
 
-// Sets the counts in flight to those of a schedule of schedules.h, within memory, and executes the
-// step. Infeasible if memory has no room for one micro-batch.
+// Sets the in-flight counts of a schedule of schedules.h, within memory, and executes the step.
+// Infeasible if one micro-batch does not fit.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
                                                                std::string_view schedule,
                                                                const TableCosts& costs);

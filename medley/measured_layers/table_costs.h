@@ -1,15 +1,15 @@
 #pragma once
 
-// What stages and the transfers between them take, by a layer table on a cluster. Knows nothing of
+// Costs of stages and of transfers between them, from a layer table on a cluster. Knows nothing of
 // schedules, nor of how plans are found.
 //
 // A stage is a range of layers on `replicas` times `tensor_parallel` devices of a pool; replicas
-// divide its rows evenly. It lies on as few nodes as there can be, and no replica on two:
+// divide its rows evenly. It uses the fewest possible nodes, and each replica stays in one node:
 //
 //   pool of 4-device nodes, 4 replicas of 2:    | a a b b | c c d d |
 //
-// Devices that divide a layer all have its inputs and outputs. Between stages each sends a share,
-// and the receivers gather the shares on the links of their node before the call that reads them:
+// All devices that divide a layer have its full inputs and outputs. Between stages each device
+// sends a share. The receivers gather the shares within their node before the call that reads them:
 //
 //   a0 | 1 . |  ->  c0 | 1 . |  ->  | 1 2 |
 //   a1 | . 2 |  ->  c1 | . 2 |  ->  | 1 2 |
@@ -36,7 +36,7 @@ struct LayerMesh {
 
 class TableCosts {
  public:
-  // Throws Error(kCaller) if the table has no times for any kind of device of the cluster.
+  // Throws Error(kCaller) if the table has no times for any device type of the cluster.
   TableCosts(const LayerTable& table, const Cluster& cluster);
 
   const LayerTable& table() const { return table_; }
@@ -48,35 +48,35 @@ class TableCosts {
   int devices(int pool) const;
   int devices_per_node(int pool) const;
   Bytes memory(int pool) const;
-  // Degrees that were measured on the pool's kind and divide its nodes; ascending.
+  // Returns the degrees measured on the pool's device type that divide its nodes, ascending.
   const std::vector<int>& degrees(int pool) const { return degrees_[at(pool)]; }
 
-  // Of `rows` rows of a micro-batch. Between rows that were measured times are linear; where fewer
-  // were measured to take longer than more, they take as long as those. Nothing if that degree was
-  // not measured, a replica has more or fewer rows than were, replicas do not divide the rows, or
-  // no network links them.
-  std::optional<StageOption> stage(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
-  // Which of these it is: "tensor_parallel: found 3, expected ..."; "" if such a stage can be run.
-  std::string misfit(const LayerMesh& mesh, int64_t rows) const;
-  // Gradients of layers on all replicas, once a step: added up inside nodes, then between them by a
-  // ring of each device with its like, and spread inside nodes again. Nothing if no network links
+  // Returns the cost for micro-batches of `rows` rows. Times are interpolated linearly and made
+  // monotone: a smaller batch takes at most as long as a larger one. Returns nullopt if the degree
+  // or rows are outside the measurements, replicas do not divide the rows, or no network links
   // them.
+  std::optional<StageOption> stage(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
+  // Returns why stage() fails: "tensor_parallel: found 3, expected ..."; "" if it does not.
+  std::string misfit(const LayerMesh& mesh, int64_t rows) const;
+  // Returns the time to sum gradients of layers over all replicas, once a step: inside nodes, then
+  // between them in a ring per device position, then inside nodes again. Returns nullopt without a
+  // network.
   std::optional<Nanoseconds> all_reduce(int begin, int end, const LayerMesh& mesh) const;
-  // Whether the layers have a part of the tensor that several layers share.
+  // Returns whether the layers have a part of the shared tensor.
   bool has_tied(int begin, int end) const;
-  // Adding up the gradients of that tensor over two stages that have it, once a step.
+  // Returns the time per step to sum that tensor's gradients over two stages.
   Nanoseconds add_tied(const LayerMesh& one, const LayerMesh& other) const;
 
-  // Between so many devices of one pool and of another, all of whose nodes have the same part in
-  // it. Nothing if no network links the pools.
+  // Returns the link between devices of two pools; all their nodes have equal parts in it. Returns
+  // nullopt if no network links the pools.
   std::optional<LinkCurve> link(int from, int from_devices, int to, int to_devices) const;
-  // How long a cut of so many bytes takes over a link or, if it blocks, how long both stages wait.
+  // Returns the time of a cut over a link; if transfers block, the idle time of both stages.
   Nanoseconds transfer(const LinkCurve& link, Bytes bytes) const;
-  Bytes cut(int layer, int64_t rows) const;  // what goes over the cut after a layer, one way
-  Bytes fixed(const LayerMesh& mesh) const;  // of every device, whatever it computes
-  // Why no stage can be on the pool; "" if one can.
+  Bytes cut(int layer, int64_t rows) const;  // over the cut after a layer, one way
+  Bytes fixed(const LayerMesh& mesh) const;  // on every device, for any work
+  // Returns the reason why no stage can be on the pool; "" if one can.
   std::string unmeasured(int pool) const;
-  bool links_nodes(int pool) const;  // of the pool; true if it has one node only
+  bool links_nodes(int pool) const;  // within the pool; true for a single node
   bool linked(int from, int to) const { return network(from, to, false) != nullptr; }
 
  private:
@@ -92,7 +92,7 @@ class TableCosts {
   };
   std::optional<Measured> measured(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
   int64_t parameters(int begin, int end, int degree) const;
-  // Of what crosses the cut after a layer, by the devices of each replica; none behind the last.
+  // Returns the gather time of a replica after a layer's cut; 0 after the last.
   Nanoseconds gather(int layer, const LayerMesh& mesh, int64_t rows) const;
   void add_times(int pool, int degree);
   const Network* network(int from, int to, bool same_node) const;
@@ -108,7 +108,7 @@ class TableCosts {
   std::vector<int64_t> outputs_;                         // [layer], of a row
   std::vector<int64_t> num_tied_;                        // layers [0, n) that share a tensor
   std::vector<int> networks_;                            // [from][to][same node], -1: none
-  // By pool, same node, devices that send: how long a node takes, by its bytes.
+  // By pool, same node, sending devices: the time of a node as a function of its bytes.
   std::map<std::tuple<int, bool, int>, LinkCurve> node_links_;
 };
 
