@@ -1,9 +1,9 @@
 #pragma once
 
-// Which bytes of tensors live on a device when: the rules by which the planner counts memory
-// (memory.h) and the emulation refuses what does not fit. Views, updates in place and sums into an
-// accumulator share the storage of what they are made of, and an op whose operand dies may take its
-// place (ops/overwrite.h).
+// Computes the live tensor bytes of a device over time: the rules by which the planner counts
+// memory (memory.h) and the emulation detects overflow. Views, in-place updates and sums into an
+// accumulator share the storage of their operand. An op's result may replace an operand that dies
+// (ops/overwrite.h).
 //
 //   bytes  ^            ____                     saved values pile up over the forward calls and
 //          |       ____/    \__     _            go in the backward calls
@@ -12,10 +12,10 @@
 //          |  parameters, optimizer, batch
 //          +----------------------------------> calls
 //
-// A communication holds what it sends until it has been awaited, and what it brings from the post
-// on. An all-reduce of one tensor that nobody else holds happens in place; one of several travels
-// as a copy. What other stages send is there from its post on, ahead of its use (lanes.h); what is
-// sent to them until it is the oldest of too many. Knows nothing of allocators.
+// A communication keeps its inputs until its wait, and its results from its post on. An all-reduce
+// of one unshared tensor is done in place; one of several tensors travels as a copy. Received
+// messages are stored from their post on, ahead of their use (lanes.h). Sent ones are stored until
+// they are the oldest of too many. Knows nothing of allocators.
 
 #include <algorithm>
 #include <array>
@@ -36,17 +36,17 @@ enum class MemoryPart : uint8_t {
   kBuffers,        // and scalars
   kOptimizer,      // its state
   kMasters,        // copies of the parameters in full precision
-  kGradients,      // accumulated, and other values of the whole step
+  kGradients,      // accumulated, and other values of a whole step
   kBatch,          // the inputs of all micro-batches
-  kSaved,          // by forward calls for their backward calls
-  kCommunication,  // on their way
+  kSaved,          // from forward calls to their backward calls
+  kCommunication,  // in transit
   kTransient,      // the rest
-  kWorkspaces,     // of kernels
+  kWorkspaces,     // kernels' workspaces
 };
 inline constexpr size_t kNumMemoryParts = 10;
 using MemoryParts = std::array<int64_t, kNumMemoryParts>;
 
-// The memory of one device, on which several programs may count.
+// The memory of one device, which several programs may share.
 class MemoryMeter {
  public:
   MemoryMeter() = default;
@@ -54,7 +54,7 @@ class MemoryMeter {
       : device_(std::move(device)), capacity_(capacity) {}
 
   bool has_room(int64_t bytes) const { return bytes <= capacity_ - live_; }
-  // Throws Error(kCaller) naming device, what, needed and available bytes.
+  // Throws Error(kCaller) with device, `what`, needed and available bytes.
   [[noreturn]] void refuse(int64_t bytes, const std::string& what) const;
   void count(int64_t bytes) { live_ += bytes; }
   void note_peak() { peak_ = std::max(peak_, live_); }
@@ -66,13 +66,13 @@ class MemoryMeter {
   int64_t capacity_ = std::numeric_limits<int64_t>::max(), live_ = 0, peak_ = 0;
 };
 
-// Storage that several values may share; counted as alive while anybody holds it.
+// Storage that several values may share; it is alive while any value uses it.
 class Storages {
  public:
   struct Item {
     int64_t bytes;
     MemoryPart part;
-    bool computed;  // kernels may write over it: it is not part of anything else
+    bool computed;  // kernels may overwrite it; part of nothing else
     int holders = 1;
   };
   explicit Storages(MemoryMeter& meter) : meter_(&meter) {}
@@ -82,7 +82,7 @@ class Storages {
 
   int add(const Item& item);
   int hold(int storage);
-  void drop(int& storage);  // which is kNone then
+  void drop(int& storage);  // sets `storage` to kNone
   void move_to(int storage, MemoryPart part);
   const Item& operator[](int storage) const { return items_[at(storage)]; }
   const MemoryParts& parts() const { return parts_; }
@@ -91,26 +91,26 @@ class Storages {
   void count(const Item& item, int64_t sign);
   MemoryMeter* meter_;
   std::vector<Item> items_;
-  std::vector<int> free_;  // places in it
+  std::vector<int> free_;  // free indices in it
   MemoryParts parts_{};
 };
 
-// What is the same on all devices of a stage.
+// Data that is equal for all devices of a stage.
 struct LivenessFacts {
   explicit LivenessFacts(const LoweredStage& stage);
   struct OfOp {
-    std::vector<ValueId> aliases;           // [result] whose storage it takes, or kNone
-    std::array<ValueId, 2> overwritable{};  // operands whose place the result may take
+    std::vector<ValueId> aliases;           // [result] operand with the same storage, or kNone
+    std::array<ValueId, 2> overwritable{};  // operands that the result may overwrite
     bool accumulates = false;
   };
   const LoweredStage& stage;
   std::vector<OfOp> ops;
-  std::vector<bool> saved;      // [value] lives from a forward function to its backward function
-  std::vector<size_t> symbols;  // of sizes
+  std::vector<bool> saved;      // [value] lives from forward to backward function
+  std::vector<size_t> symbols;  // symbols in sizes
   FrameSchedule schedule;
 };
 
-// [value] bytes on one device, for each micro-batch; micro-batches of equal lengths have one table.
+// [value] bytes on one device per micro-batch; equal micro-batches share one table.
 class ByteTables {
  public:
   ByteTables(const LivenessFacts& facts, int device);
@@ -123,43 +123,43 @@ class ByteTables {
   std::vector<std::vector<int64_t>> tables_;
 };
 
-// What is alive while the step `step` of call `call` runs its op number `op` (or posts, or waits:
-// 0), and after it.
+// Live bytes while step `step` of call `call` runs its op number `op` (0 for posts and waits), and
+// after it.
 struct MemoryPoint {
   size_t call = 0, step = 0, op = 0;
   int64_t during = 0, after = 0;
 };
 
-// Follows one device through the calls of its stage, step after step.
+// Follows one device through the calls of its stage, step by step.
 class Liveness {
  public:
-  // `device`: of the mesh. `points`, if given, gets one for each op, post and wait. Requires: all
+  // `device`: of the mesh. `points`, if given, gets an entry per op, post and wait. Requires: all
   // outlive this, and the stage has calls.
   Liveness(const LivenessFacts& facts,
            int device,
            MemoryMeter& meter,
            std::vector<MemoryPoint>* points = nullptr);
 
-  // From now on: of a program that differs in sizes only.
+  // Continues with a program that differs only in sizes.
   void use(const LivenessFacts& facts);
-  // Between calls: a value is written, into the place of one of the same size if there is one; or
-  // it is freed. Throws as MemoryMeter::refuse().
+  // Write or free a value between calls. A write reuses the storage of a value of equal size if one
+  // exists. Throws as MemoryMeter::refuse().
   void write(ValueId value);
   void free(ValueId value) { storages_.drop(slot(value)); }
-  // Bytes that are never freed.
+  // Adds bytes that are never freed.
   void keep(int64_t bytes, MemoryPart part) { storages_.add({bytes, part, false}); }
 
-  // Of the calls, in their order; the first one begins a step. Throw as MemoryMeter::refuse().
+  // Follow the calls in order; the first one begins a step. Throw as MemoryMeter::refuse().
   void begin(size_t call);
   void follow(size_t step, const Segment& segment);
   void follow(size_t step, const Post& post);
   void follow(size_t step, const Wait& wait);
   void end();
   bool is_in_call() const { return is_in_call_; }
-  // What the micro-batch of the call has saved for its backward call.
+  // Returns the bytes that the call's micro-batch has saved for its backward call.
   int64_t saved() const;
 
-  // When most was alive.
+  // The point with the most live bytes.
   struct Peak {
     int64_t bytes = 0;
     MemoryParts parts{};
@@ -189,15 +189,15 @@ class Liveness {
   void drop_all(std::vector<int>& storages);
 
   const LivenessFacts* facts_;
-  const int device_;  // of the mesh
+  const int device_;  // in the mesh
   ByteTables bytes_;
   MemoryMeter& meter_;
   std::vector<MemoryPoint>* points_;
   Storages storages_;
   std::vector<int> run_;                         // [value] kRun and kStep
   std::vector<std::vector<int>> frames_;         // [frame][value]
-  std::vector<std::deque<InFlight>> in_flight_;  // [communication], the oldest first
-  std::map<int, std::deque<int>> sending_;       // by lane, the oldest first
+  std::vector<std::deque<InFlight>> in_flight_;  // [communication], oldest first
+  std::map<int, std::deque<int>> sending_;       // by lane, oldest first
   Receiving<int> receiving_;
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
   MemoryPoint point_;
