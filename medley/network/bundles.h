@@ -1,9 +1,8 @@
 #pragma once
 
-// Flows of bytes that share links max-min fairly. Flows over the same links have the same rate at
-// all times: they are a bundle, of which only the level is kept, what each of its flows would have
-// sent if it had been there from the beginning. A flow of b bytes that joins at level l ends at
-// level l + b.
+// Flows of bytes that share links max-min fairly. Flows over the same links always have equal
+// rates, so they form a bundle with one level: the bytes that a flow present from the beginning
+// would have sent. A flow of b bytes that joins at level l ends at level l + b.
 //
 //   level |               . '     the slope is the rate, which changes when flows on links that
 //         |          . ' -------- flow 2 ends                       bundles have in common do
@@ -12,12 +11,12 @@
 //         | .'
 //         +--------------------- time
 //
-// When flows have come or gone, rates are found anew for the bundles that are connected with them
-// through links in use, and for no others. Levels and rates are whole numbers, so that this, and
-// when it is done, makes no difference: all times are equal to those of all flows of the cluster
-// shared at every instant, one by one.
+// When flows join or end, rates are recomputed only for bundles connected with them through links
+// in use. Levels and rates are integers, so the result is independent of when and where they are
+// recomputed. All times equal those of sharing all flows of the cluster individually at every
+// instant.
 //
-// Knows nothing of who sends what and why.
+// Knows nothing of the senders and purposes of flows.
 
 #include <cstdint>
 #include <functional>
@@ -30,10 +29,10 @@
 
 namespace medley {
 
-// Levels and what is left of flows are in units of 2^-46 bytes, rates in such units per nanosecond:
+// Levels and remaining bytes are in units of 2^-46 bytes, rates in such units per ns. This allows
 // links of up to 130 TB/s, at a resolution of 0.01 bytes per second.
 inline constexpr int kUnitBits = 46;
-// What takes less than 2^-10 nanoseconds is rounding, not time.
+// Times below 2^-10 ns are treated as rounding errors.
 inline constexpr int kRoundingBits = 10;
 // Returns the capacities of all links.
 std::vector<uint64_t> link_rates(const Topology& topology);
@@ -50,11 +49,11 @@ class Bundles {
     int32_t before[3], after[3];  // bundles on the same link
     int32_t pair;                 // in of_pair
     int32_t place;                // in active
-    int32_t first;                // the flow that ends first: the root of a skew heap
-    int32_t count, shared_count;  // flows; flows when the rate was found
+    int32_t first;                // flow that ends first: root of a skew heap
+    int32_t count, shared_count;  // flows; flows when the rate was computed
     int32_t is_changed, is_found;
     uint64_t rate;
-    int64_t since;  // when the level was that
+    int64_t since;  // time of `level`
     Units level;
   };
   struct Flow {
@@ -63,12 +62,12 @@ class Bundles {
   };
 
  public:
-  // Where all of it is kept. `num_flows`: numbers from 1 on, which the caller gives.
+  // Location of the state. `num_flows`: largest flow number; the caller assigns numbers from 1 on.
   struct Memory {
     Memory(MemoryLayout& layout, int num_devices, int num_links, int32_t num_flows);
     Header* header;
-    int32_t* of_pair;  // [from * devices + to], with the first device of a node for the others
-    int32_t* on_link;  // [link] the first of its bundles
+    int32_t* of_pair;  // [from * devices + to], by first devices of nodes
+    int32_t* on_link;  // [link] its first bundle
     Flow* flows;
     Pool<Bundle> bundles;
     int32_t* active;  // bundles, in any order
@@ -76,10 +75,9 @@ class Bundles {
   };
   Bundles(const Memory& memory, const Topology& topology);
 
-  // Requires of all: `now` never decreases; 0 < bytes; share() ends every instant in which anything
-  // else was called.
+  // Requires of all: `now` never decreases; 0 < bytes; share() ends every instant with other calls.
   void begin(int32_t flow, int from, int to, int64_t bytes, int64_t now);
-  // Appends the flows whose last byte leaves now, in any order.
+  // Appends the flows whose last byte leaves at `now`, in any order.
   void take_ended(int64_t now, std::vector<int32_t>& ended);
   void remove(const std::function<bool(int32_t flow)>& is_gone, int64_t now);
   void share(int64_t now);
@@ -103,7 +101,7 @@ class Bundles {
   const Topology& topology_;
   std::vector<int> representative_;  // [device] the first one of its node
   FairShares shares_;
-  // Kept for their memory.
+  // Kept to reuse their memory.
   std::vector<int32_t> changed_, connected_;  // bundles
   std::vector<int> found_links_;
   std::vector<uint8_t> is_found_;  // [link]

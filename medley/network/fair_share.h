@@ -1,13 +1,13 @@
 #pragma once
 
 // Max-min fair sharing of links (https://en.wikipedia.org/wiki/Max-min_fairness) by progressive
-// filling: the rates of all flows grow together; when a link is full, the flows on it stop growing.
+// filling. The rates of all flows grow together. If a link is full, its flows stop growing.
 //
 //   link 10: flow a, b      link 4: flow b, c      =>  b = c = 2, a = 8
 //
-// Capacities and rates are whole numbers of some small unit, and a share is rounded down to one:
-// so the order of flows and links makes no difference, nor whether equal flows are counted or
-// listed, nor what else is shared at the same time on other links.
+// Capacities and rates are integers of a small unit, and shares are rounded down. The result is
+// therefore independent of the order of flows and links, of how equal flows are grouped, and of
+// other flows on other links.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,19 +16,18 @@
 
 namespace medley {
 
-// So many flows over the same links.
+// A number of flows over the same links.
 struct SharingFlows {
-  std::span<const int> links;  // indices into the capacities, none twice, at least one
+  std::span<const int> links;  // indices into the capacities, unique, at least one
   int64_t count = 1;           // at least 1
 };
 
-// For callers that ask again and again with the same capacities.
+// Serves repeated calls with the same capacities.
 class FairShares {
  public:
   // Requires: 0 < capacities < 2^63.
   explicit FairShares(std::vector<uint64_t> capacities);
-  // Returns the rate of each single flow, at least 1. The reference stays valid until the next
-  // call.
+  // Returns the rate of each single flow, at least 1. The reference is valid until the next call.
   const std::vector<uint64_t>& rates(std::span<const SharingFlows> flows);
 
  private:
@@ -44,8 +43,8 @@ class FairShares {
 
   std::vector<uint64_t> capacities_;
   std::vector<int32_t> place_;    // [link] in used_, -1: not used
-  std::vector<Used> used_;        // links that any flow uses
-  std::vector<int32_t> open_;     // those of them on which flows still grow
+  std::vector<Used> used_;        // links used by any flow
+  std::vector<int32_t> open_;     // those with growing flows
   std::vector<int32_t> full_;     // those with the least share
   std::vector<int32_t> on_link_;  // flows, link by link
   std::vector<uint64_t> rates_;

@@ -1,14 +1,12 @@
 #pragma once
 
-// Devices that exchange messages over shared links, as events in integer nanoseconds. Used by the
-// emulator (with the state in memory that processes share) and the simulator. Knows nothing of
-// threads, of compute, or of whose turn it is: the caller says up to which time nobody can post any
-// more.
+// Simulates devices that exchange messages over shared links, as events in integer ns. Used by the
+// simulator, and by the emulator with its state in shared memory. Knows nothing of threads, of
+// compute, or of turns: the caller gives a time before which no more posts occur.
 //
-// Every device has communication streams. Each takes its exchanges in the order of their posts, not
-// before they are posted; streams do not wait for each other, but share links and connections. An
-// exchange is rounds of messages: a device enters a round when it has sent and received all of the
-// round before.
+// Each device has communication streams. A stream processes its exchanges in post order, not before
+// they are posted. Streams are independent, but share links and connections. An exchange is rounds
+// of messages: a device enters a round after it has sent and received all of the round before.
 //
 //   device 0:  post ~~~ | round 0: send to 1, receive from 2 | round 1 ... | end
 //   message:   waits behind earlier ones of its connection (FIFO), of whatever stream; of what a
@@ -16,12 +14,11 @@
 //              at the max-min fair rate, one message per connection; it arrives one latency after
 //              its last byte left
 //
-// Who only receives may have posted long before anything comes: where that is usual (Turn::ahead),
-// its part starts with its first message, not with its turn.
+// A device that only receives may post long before data arrives. With Turn::ahead, its part starts
+// with its first message, not with its turn.
 //
 // An exchange is complete for a device when its own part has ended and every member has posted.
-// What happens is a pure function of the posts: the order in which they come in makes no
-// difference.
+// Events are a pure function of the posts, independent of their order of arrival.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +34,7 @@
 
 namespace medley {
 
-// One message of one round, as the sender or the receiver sees it.
+// One message of one round, as seen by the sender or the receiver.
 struct RoundStep {
   int round = 0;
   int peer = 0;  // a device
@@ -45,30 +42,29 @@ struct RoundStep {
   bool send = false;
 };
 
-// Names one exchange of one group of devices: the same number on all members.
+// Identifies one exchange of one group of devices: equal on all members.
 struct ExchangeKey {
   uint64_t group = 0;
   int64_t number = 0;
   bool operator==(const ExchangeKey&) const = default;
 };
 
-// Where a device takes part in an exchange: the same on all members.
+// Position of an exchange on a device: equal on all members.
 struct Turn {
   int stream = 0;
-  bool ahead = false;  // the part of who only receives starts when the first message is sent to it
+  bool ahead = false;  // receive-only parts start with the first message to them
   bool operator==(const Turn&) const = default;
 };
 
-// How much a state has room for. One exchange is one post of one device, from the post to its
-// release.
+// Capacity of a state. One exchange is one post of one device, from post to release.
 struct EngineRoom {
-  int32_t devices = 0, links = 0, networks = 0;  // of the topology
-  int32_t streams = 0;                           // of each device
+  int32_t devices = 0, links = 0, networks = 0;  // in the topology
+  int32_t streams = 0;                           // per device
   int32_t exchanges = 0;
   int32_t steps = 0;
   int32_t messages = 0;
 };
-// `messages`: of exchanges that are posted ahead, each counts twice.
+// `messages`: those of exchanges with Turn::ahead count twice.
 EngineRoom engine_room(const Topology& topology,
                        int64_t exchanges,
                        int64_t steps,
@@ -78,16 +74,16 @@ EngineRoom usual_room(const Topology& topology);
 
 class FlowEngine {
  public:
-  // `memory` holds the state; its bytes may be seen by other processes at other addresses.
-  // Requires: aligned to 16 bytes and of the size that bytes_needed() says; all zeros, then
-  // formatted once, by anybody; one caller at a time. `topology` outlives this.
+  // `memory` stores the state; other processes may map it at other addresses. Requires: aligned to
+  // 16 bytes and of the size of bytes_needed(); all zeros, then formatted once, by any process; one
+  // caller at a time. `topology` outlives this.
   static size_t bytes_needed(const EngineRoom& room);
   static void format(std::span<std::byte> memory, const EngineRoom& room);
   FlowEngine(std::span<std::byte> memory, const Topology& topology);
   ~FlowEngine();
 
-  // Returns the exchange. `steps` in order of rounds. Throws Error(kUs) if there is no more room.
-  // Requires: `at` is not before a time that advance() was told; a device posts in order of time.
+  // Returns the exchange. `steps`: in order of rounds. Throws Error(kUs) if the state is full.
+  // Requires: `at` is not before a time passed to advance(); a device posts in order of time.
   int post(int device,
            ExchangeKey key,
            int num_members,
@@ -95,26 +91,26 @@ class FlowEngine {
            std::span<const RoundStep> steps,
            Turn turn = {});
 
-  // Commits events up to `safe`: nobody will post at a time before it. Stops after the first
-  // instant in which an exchange has ended, since whoever waits for it may post from then on, and
-  // returns true; else false.
+  // Commits events up to `safe`; all later posts are at or after it. Stops after the first instant
+  // in which an exchange ends, because waiting devices may then post, and returns true; else
+  // returns false.
   bool advance(Nanoseconds safe);
-  // Returns the time of the next event, as far as posts are known.
+  // Returns the time of the next event, by the posts so far.
   std::optional<Nanoseconds> next_event() const;
 
   struct Times {
-    Nanoseconds start, end;  // of the device's own part
+    Nanoseconds start, end;  // the device's own part
     Nanoseconds complete;
   };
-  std::optional<Times> completion(int exchange) const;  // nothing: not yet
+  std::optional<Times> completion(int exchange) const;  // nullopt: incomplete
   int device_of(int exchange) const;
-  // Requires: nobody will ask for it any more. One that is under way goes on.
+  // Releases an exchange, which may still run. Requires: it is not queried again.
   void release(int exchange);
-  // The device sends and receives nothing from now on; what flows to or from it is dropped.
+  // Stops all messages of the device, including those in transit to or from it.
   void remove(int device);
 
   Nanoseconds now() const;
-  // Whether an exchange of the device has started and not ended.
+  // Returns whether an exchange of the device is running.
   bool communicates(int device) const;
 
  private:
@@ -147,7 +143,7 @@ class FlowEngine {
   void leave(int32_t message);
   bool begin(int32_t message);
   void fly(int32_t message);
-  // The exchange that the message goes to, if it is in its round.
+  // Returns the exchange that receives the message, if it is in its round.
   Exchange* receiver(const Message& message) const;
   Message* find_early(const Message& message) const;
   void announce(const Message& message);
@@ -157,7 +153,7 @@ class FlowEngine {
   const Topology& topology_;
   std::unique_ptr<Memory> memory_;
   Bundles bundles_;
-  // Of one instant, kept for their memory.
+  // Buffers of one instant, kept to reuse their memory.
   std::vector<int32_t> finished_, sent_;  // messages
   std::vector<int32_t> entering_;         // streams that may enter a round
 };

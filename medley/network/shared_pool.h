@@ -1,7 +1,7 @@
 #pragma once
 
-// Arrays and pools of items in memory that several processes may see at different addresses. Items
-// are known by their numbers, from 1 on; 0 is none, so that memory of zeros is empty pools.
+// Arrays and pools of items in memory that several processes may map at different addresses. Items
+// have numbers from 1 on; 0 is none, so zeroed memory is a set of empty pools.
 
 #include <fmt/format.h>
 
@@ -13,8 +13,7 @@
 
 namespace medley {
 
-// Places one array after the other, each aligned to 16 bytes. Without memory it counts what is
-// needed.
+// Places arrays in sequence, each aligned to 16 bytes. Without memory it counts the needed bytes.
 class MemoryLayout {
  public:
   explicit MemoryLayout(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
@@ -31,12 +30,12 @@ class MemoryLayout {
   size_t size_ = 0;
 };
 
-// Requires of T: `int32_t next`, which the pool uses for items that nobody has: the next one of its
-// free list, or 0 (fresh memory) for its own successor, so that memory nobody uses stays untouched.
+// Requires of T: `int32_t next`, which the pool uses for free items: the next free one, or 0 (fresh
+// memory) for the item's successor, so unused memory stays untouched.
 template <typename T>
 class Pool {
  public:
-  // `what` is for errors.
+  // `what`: for error messages.
   Pool(MemoryLayout& layout, int32_t room, const char* what)
       : free_(layout.place<int32_t>(1)),
         items_(layout.place<T>(int64_t{room} + 1)),
@@ -46,7 +45,7 @@ class Pool {
   T& operator[](int32_t index) { return items_[index]; }
   const T& operator[](int32_t index) const { return items_[index]; }
 
-  // Returns the number of an item of zeros. Throws Error(kUs) if there is no more room.
+  // Returns the number of a zeroed item. Throws Error(kUs) if the pool is full.
   int32_t take() {
     const int32_t index = *free_ == 0 ? 1 : *free_;
     if (index > room_)
@@ -62,7 +61,7 @@ class Pool {
   }
 
  private:
-  int32_t* free_;  // the first free one, 0: item 1
+  int32_t* free_;  // first free item, 0: item 1
   T* items_;
   int32_t room_;
   const char* what_;

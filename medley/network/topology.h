@@ -1,6 +1,6 @@
 #pragma once
 
-// The links of a cluster and the path between any two of its devices. Every link has one direction.
+// The links of a cluster and the path between any two devices. Every link has one direction.
 //
 //   same node:   device a --out--> [fabric] --in--> device b
 //                (an `inside: node` network)
@@ -33,17 +33,17 @@ struct Link {
 struct Path {
   std::vector<int> links;  // indices into Topology::links(), empty within a device
   Nanoseconds latency;
-  BytesPerSecond bandwidth;  // of the narrowest link
+  BytesPerSecond bandwidth;  // narrowest link
   int network = -1;          // index into Cluster::networks
   bool operator==(const Path&) const = default;
 };
 
-// The same without its figures: no memory of its own, for those who ask millions of times.
+// A path without bandwidth, stored in place for millions of queries.
 struct Route {
   std::array<int, 3> links;
   int num_links = 0;
   Nanoseconds latency;
-  int network = -1;  // index into Cluster::networks; all of one have the same latency
+  int network = -1;  // index into Cluster::networks; sets the latency
   std::span<const int> span() const { return {links.data(), at(num_links)}; }
 };
 
@@ -53,24 +53,24 @@ using LibraryAlgorithms = std::map<CommunicationKind, const Algorithm*>;
 
 class Topology {
  public:
-  // Kinds that `library` does not name have whichever algorithm is the cheapest.
+  // Collectives that `library` omits use the cheapest algorithm.
   explicit Topology(const Cluster& cluster, LibraryAlgorithms library = {});
 
   // Links 2k and 2k + 1 are the two directions of one port or trunk.
   const std::vector<Link>& links() const { return links_; }
   int num_devices() const { return static_cast<int>(cluster_.devices.size()); }
   const Cluster& cluster() const { return cluster_; }
-  // Returns the path over the fastest network that both devices are on: inside their node if they
-  // share one and it has a fabric. Throws Error(kCaller) naming the pools if there is none.
+  // Returns the path over the fastest network of both devices: inside their node if they share one
+  // and it has a fabric. Throws Error(kCaller) with the pools if there is none.
   Path path(int from, int to) const;
   // Requires: from != to.
   Route route(int from, int to) const;
-  // Null: the cheapest.
+  // Returns the library's algorithm; null selects the cheapest.
   const Algorithm* library_algorithm(CommunicationKind kind) const {
     const auto found = library_.find(kind);
     return found == library_.end() ? nullptr : found->second;
   }
-  // Returns a number that is equal for the devices of one node.
+  // Returns a number that identifies the device's node.
   int node(int device) const { return nodes_[at(device)]; }
 
  private:
@@ -79,7 +79,7 @@ class Topology {
   };
   int add_link(std::string name, double bandwidth, int network);
   int choose_network(int from, int to) const;  // -1: none
-  int network(int from, int to) const;         // as chosen. Throws Error(kCaller)
+  int network(int from, int to) const;         // as chosen; throws Error(kCaller)
 
   Cluster cluster_;
   LibraryAlgorithms library_;
