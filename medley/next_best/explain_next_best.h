@@ -1,7 +1,7 @@
 #pragma once
 
-// Alternatives to a plan, per layer, and their cost: the best plan without the way in which a
-// layer, an op or a parameter is divided now (next_best.h).
+// Reports alternatives to a plan, per layer, and their cost: the best plan without the current
+// division of a layer, an op or a parameter (next_best.h).
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace medley {
 
-// One row per layer, per op that is divided by something else than rows, and per parameter in
-// shards; repeated blocks are one. Empty if there is nothing to ask about, or plans of this kind
-// are not known. Requires: `request` has costs and an analysis; the plan is verified.
+// Returns a row per layer, per op that is not divided by rows, and per sharded parameter; repeated
+// blocks are merged. Empty if there are no such decisions, or NextBest does not support the plan.
+// Requires: `request` has costs and an analysis; the plan is verified.
 nlohmann::ordered_json next_best_json(const Request& request, const Plan& plan, Progress& progress);
-// Empty if there are no rows.
+// Returns an empty text without rows.
 std::string next_best_text(const nlohmann::ordered_json& rows);
 
 }  // namespace medley

@@ -1,12 +1,12 @@
 #pragma once
 
-// The worth of a decision of a plan: the cost of the best plan without it. At the shares of the
-// plan, in the pairwise problem of the search (spmd_problem.h):
+// Evaluates a decision of a plan by the best plan without it. Uses the pairwise problem of the
+// search (spmd_problem.h), at the plan's shares:
 //
 //   loss(D) = min { cost(x) : x without D } - min { cost(x) }        (a min-marginal)
 //
-// All that is not forbidden is decided anew, as suits the other choice best. The plan that comes of
-// it can be simulated like any other, which has the last word on what it costs.
+// All other decisions are optimised again for the alternative. Its plan can be simulated like any
+// other; the simulated step is the authoritative cost.
 
 #include <functional>
 #include <map>
@@ -22,9 +22,9 @@ namespace medley {
 
 struct Alternative {
   Plan plan;
-  std::map<std::string, std::string> choices;  // of what was asked about, as texts of a plan
-  Nanoseconds loss;                            // of the model
-  bool proved = false;                         // that none loses less
+  std::map<std::string, std::string> choices;  // [queried name] text in a plan
+  Nanoseconds loss;                            // in the model
+  bool proved = false;                         // optimal: no alternative loses less
 };
 
 struct Simulated {
@@ -34,17 +34,17 @@ struct Simulated {
 
 class NextBest {
  public:
-  // Whether plans of this kind can be asked about: one stage on several devices along one axis,
-  // parts of shares.
+  // Returns whether plans of this type are supported: one stage on several devices along one axis,
+  // with parts that are shares.
   static bool knows(const Plan& plan);
 
   // Requires: knows(plan); `request` has costs and an analysis; both outlive this. Searches as
-  // hap() does: of its weights for what may run beside ops, and as little of a price on memory as
-  // lets the plan fit, those whose optimum is simulated to be fastest.
+  // hap() does: of its weights for overlapped work, at the least memory price at which the plan
+  // fits, it takes those with the fastest simulated optimum.
   NextBest(const Request& request, const Plan& plan);
 
-  // Returns the best plan in which none of `names`, of ops and parameters, has a choice for which
-  // `forbidden` holds. Nothing, if nothing is decided about them, or that is the only way.
+  // Returns the best plan in which no choice of `names` (ops and parameters) is forbidden. Returns
+  // nullopt if they have no decision, or only forbidden choices.
   std::optional<Alternative> without(
       const std::vector<std::string>& names,
       const std::function<bool(const std::string& choice)>& forbidden) const;
