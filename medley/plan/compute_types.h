@@ -1,20 +1,20 @@
 #pragma once
 
-// In which type each kind of device computes what a graph says in bf16 (Plan::bf16_as). bf16 is
-// never emulated: a kind without it computes in f16 under a loss scale, or in f32.
+// Dtypes in which each device type computes bf16 values of a graph (Plan::bf16_as). Types without
+// bf16 compute in f16 under a loss scale, or in f32. They never emulate bf16.
 
 #include "medley/plan/plan.h"
 
 namespace medley {
 
-// Whether a device of the plan computes in f16, so that losses are scaled.
+// Returns whether a device of the plan computes in f16, so losses are scaled.
 bool computes_in_f16(const Plan& plan, const Graph& graph, const Cluster& cluster);
 
-// Writes down what the kinds of the plan's devices compute that are not left with bf16. Nothing of
-// a graph without bf16.
+// Records the replacement dtype of each used device type without bf16. Does nothing for a graph
+// without bf16.
 void note_types(Plan& plan, const Graph& graph, const Cluster& cluster);
 
-// What each of these devices computes; empty if all of them compute bf16 as such, or none has to.
+// Returns the dtype of each device for bf16; empty if all compute in bf16 or the graph has none.
 std::vector<DType> types_of(const std::vector<int>& devices,
                             const Graph& graph,
                             const Plan& plan,

@@ -6,7 +6,7 @@
 
 namespace medley {
 
-// Returns a plan as JSON, fields in the order in which they are printed.
+// Returns a plan as JSON, with fields in print order.
 nlohmann::ordered_json to_ordered_json(const Plan& plan);
 
 }  // namespace medley

@@ -6,8 +6,8 @@
 
 namespace medley {
 
-// Returns `, such as "<name>"` with the name that differs least from `found`, for the end of an
-// error message; "" if there are no names. The earlier name wins a tie.
+// Returns `, such as "<name>"` with the name nearest to `found`, for the end of an error message;
+// "" without names. The earlier name wins a tie.
 std::string suggestion(std::string_view found, const std::vector<std::string>& names);
 
 }  // namespace medley

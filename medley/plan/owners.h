@@ -1,7 +1,7 @@
 #pragma once
 
-// Which of several pipelines update a parameter, and how much of it: `owners` of a plan, looked up.
-// Knows nothing of factors: what a share of a parameter is, lower/owned_shares.h says.
+// Looks up `owners` of a plan: the pipelines that update a parameter, and their shares. Knows
+// nothing of factors; lower/owned_shares.h defines shares of a parameter.
 
 #include <cstdint>
 #include <optional>
@@ -17,15 +17,15 @@ class Owners {
   // Requires: `plan` outlives this, and verify() accepts it.
   explicit Owners(const Plan& plan);
 
-  // What the pipelines have of a parameter.
+  // Division of a parameter's update among pipelines.
   struct Division {
-    std::string pattern;  // of the plan, for errors
+    std::string pattern;  // as in the plan, for errors
     Part part;            // an entry for each pipeline
-    // Of less than two elements nothing can be divided: who has the largest share has it.
+    // Returns whether `pipeline` updates; below two elements, only the one with the largest share.
     bool updates(size_t pipeline, int64_t elements) const;
-    double share(size_t pipeline) const;  // of all
+    double share(size_t pipeline) const;  // share of all
   };
-  // Returns nothing where all holders update it.
+  // Returns nullopt if all pipelines with the parameter update it.
   std::optional<Division> division(const std::string& parameter) const;
 
  private:

@@ -4,9 +4,9 @@
 
 namespace medley {
 
-// What can be wrong with a plan whatever graph and cluster it is for. Throws Error(kCaller)
-// "<place>: found ..., expected ..." where rows of micro-batches, of their devices and of the
-// global batch do not add up.
+// Checks a plan independently of graph and cluster. Throws Error(kCaller) "<place>: found ...,
+// expected ..." if rows of micro-batches, of their devices and of the global batch are
+// inconsistent.
 void verify_rows(const Plan& plan);
 
 }  // namespace medley
