@@ -1,10 +1,10 @@
 #pragma once
 
-// What frameworks for equal devices do: the devices in the order of the cluster, cut into as many
-// equal stages as suits best, the layers into as many equal runs, and in every stage data
-// parallelism, tensor parallelism inside nodes, or one over the other (tp x pp x dp, Megatron-LM,
-// https://arxiv.org/abs/2104.04473), with equal shares; stages that lack memory compute blocks or
-// all of the forward phase again. The best of all these grids by the simulator. A baseline.
+// Plans as frameworks for homogeneous devices do (tp x pp x dp, Megatron-LM,
+// https://arxiv.org/abs/2104.04473). Devices in cluster order form equal stages, layers equal runs.
+// Each stage uses data parallelism, tensor parallelism inside nodes, or both, with equal shares.
+// Stages that lack memory recompute blocks or the whole forward phase. Returns the best grid by the
+// simulator, as a baseline.
 
 #include "medley/synthesis/request.h"
 

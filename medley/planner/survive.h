@@ -1,8 +1,8 @@
 #pragma once
 
-// What it takes that the state of a run outlives any one node: nothing where each element of it is
-// on two; else copies of what only one has, given to others every so many steps
-// (elastic/second_homes.h), as seldom as keeps that to a fiftieth of the time.
+// Cost of keeping the state of a run through the loss of any one node. It is 0 if each element is
+// on two nodes. Otherwise unreplicated state is copied to other nodes periodically
+// (elastic/second_homes.h), at most a fiftieth of the time.
 //
 //   step 10 ms, copies 8 ms    every 40 steps, 0.2 ms a step
 //   step 10 ms, copies 0.1 ms  every 2 steps, 0.05 ms a step
@@ -15,23 +15,23 @@
 
 namespace medley {
 
-// How many steps may pass between copies, so that these cost little; two at least, since one
-// without copies is needed to compare with. `step`: what one takes, 0 if nobody knows.
+// Returns the steps between copies that keep their cost low. The least is 2: a step without copies
+// is needed for comparison. `step`: time of one step, 0 if unknown.
 int64_t steps_between_copies(Nanoseconds copies, Nanoseconds step);
 
 struct Survival {
-  int64_t bytes = 0;    // that a node alone has, and that are copied
-  int64_t without = 0;  // for which nobody has room: they are not
-  Nanoseconds copies;   // what the device takes that sends or receives most
-  int64_t every = 0;    // steps; 0: there is nothing to copy
-  // Of a step. Of one whose state does not outlive a node, more than any step takes.
+  int64_t bytes = 0;    // unreplicated and copied
+  int64_t without = 0;  // without memory elsewhere: not copied
+  Nanoseconds copies;   // on the device that sends or receives most
+  int64_t every = 0;    // steps; 0: no copies
+  // Returns the cost per step; more than any step if state is lost with a node.
   Nanoseconds costs() const;
 };
 
-// `step`: what it takes.
+// `step`: time of one step.
 Survival survival(const Program& program, const Cluster& cluster, Nanoseconds step);
 std::string to_string(const Survival& survival, Nanoseconds step);
-// Why nothing with such a plan does.
+// Returns the reason why no run of such a plan tolerates node loss.
 std::string cannot_survive(const Survival& survival);
 
 }  // namespace medley
