@@ -1,8 +1,8 @@
 #pragma once
 
-// What was measured on real (or emulated) devices: times of ops by kind of device and shape, of
-// collectives by algorithm and size, and how much overlapping costs. Stored as JSON
-// (docs/formats/profile.md). Knows nothing of how it was measured, nor of who asks.
+// Measurements on real or emulated devices: times of ops by device type and shape, of collectives
+// by algorithm and size, and the cost of overlap. Stored as JSON (docs/formats/profile.md). Knows
+// nothing of how they were measured or are used.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@
 namespace medley {
 
 struct OpMeasurement {
-  std::string kind;  // of device
+  std::string kind;  // device type
   SizedOp op;
   Nanoseconds time;  // median
   int repetitions = 1;
@@ -26,8 +26,8 @@ struct OpMeasurement {
 
 struct CollectiveMeasurement {
   std::string collective;            // "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
-  std::string algorithm;             // of network/collectives.h, or "backend": whatever it does
-  std::vector<std::string> devices;  // of the cluster
+  std::string algorithm;             // in network/collectives.h, or "backend": unknown
+  std::vector<std::string> devices;  // in the cluster
   std::vector<int64_t> lengths;      // bytes, as in Collective::lengths
   Nanoseconds time;
   bool operator==(const CollectiveMeasurement&) const = default;
@@ -40,7 +40,7 @@ struct OverlapMeasurement {
   bool operator==(const OverlapMeasurement&) const = default;
 };
 
-// The members that tell measurements apart.
+// Return the members that identify a measurement.
 inline auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
 inline auto key(const CollectiveMeasurement& each) {
   return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
@@ -49,22 +49,21 @@ inline auto key(const OverlapMeasurement& each) { return std::tie(each.kind); }
 
 struct Profile {
   std::string executor;            // and its version: "aten 2.13.0", "emulated seed 7"
-  std::vector<OpMeasurement> ops;  // sorted by kind, key; each pair once
-  std::vector<CollectiveMeasurement> collectives;  // sorted by all but the time; each once
-  std::vector<OverlapMeasurement> overlaps;        // sorted by kind; each once
+  std::vector<OpMeasurement> ops;  // unique, sorted by kind, key
+  std::vector<CollectiveMeasurement> collectives;  // unique, sorted by all but the time
+  std::vector<OverlapMeasurement> overlaps;        // unique, sorted by kind
   bool operator==(const Profile&) const = default;
 };
 
-// What is printed parses back equal. Requires: what parse_profile() demands.
+// Prints a form that parses back equal. Requires: the conditions of parse_profile().
 std::string print(const Profile& profile);
-// Strict, but in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ...":
-// another version, times that are not positive, unknown keys, a measurement twice.
+// Strict; entries in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ..."
+// for another version, times that are not positive, unknown keys, a measurement twice.
 Profile parse_profile(std::string_view json, std::string_view file);
-// Later measurements replace earlier ones of the same key. Throws Error(kCaller) if the executors
-// differ; one without a name (of a fresh Profile) fits any.
+// Returns both, with later measurements replacing earlier ones of the same key. Throws
+// Error(kCaller) if the executors differ; an empty name fits any.
 Profile merge(const Profile& earlier, const Profile& later);
-// Throws Error(kCaller) if the profile has no op time for a kind of device of the cluster (a
-// profile of other devices).
+// Throws Error(kCaller) if the profile lacks op times for a device type of the cluster.
 void verify(const Profile& profile, const Cluster& cluster);
 
 }  // namespace medley
