@@ -10,14 +10,14 @@
 
 namespace medley {
 
-// Of counts of stages, those that finish first; of equally fast ones, the fewest.
+// Keeps the stage counts that finish first; ties go to the smallest sum.
 class BestCounts {
  public:
-  // `time`: when a pipeline finishes with them.
+  // `time`: finish time of a pipeline with these counts.
   explicit BestCounts(std::function<Nanoseconds(const std::vector<int>& counts)> time)
       : time_(std::move(time)) {}
 
-  // Times them, unless that was done before. Returns whether they are the best so far.
+  // Times new counts. Returns whether they are the best so far.
   bool consider(const std::vector<int>& counts) {
     if (!timed_.insert(counts).second) return false;
     const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -38,7 +38,7 @@ class BestCounts {
   std::set<std::vector<int>> timed_;
   std::vector<int> best_;
   Nanoseconds finish_{INT64_MAX};
-  int64_t sum_ = 0;  // of the best
+  int64_t sum_ = 0;  // sum of the best
 };
 
 }  // namespace medley

@@ -1,8 +1,7 @@
 #pragma once
 
-// How a plan says in which order the stages of a pipeline make their calls, and the order that it
-// means: one list of calls and parts of calls for each stage (call_order.h), from which the
-// program, the timer and all who follow them work. Nothing else reads these fields: plans are
+// Fields of a plan that select the order of calls, and that order: a list of calls and parts of
+// calls per stage (call_order.h). Program, timer and all other readers use this order. Plans are
 // parsed, printed and checked by the rows of schedule_fields().
 
 #include <cstdint>
@@ -17,13 +16,13 @@ namespace medley {
 
 struct ScheduleChoice {
   std::string schedule = "1f1b";
-  // Micro-batches that each stage has in flight at most, not growing along the pipeline. Empty: as
-  // many as the schedule says where that depends on no times.
+  // Most micro-batches in flight on each stage, not growing along the pipeline. Empty: those of the
+  // schedule, if they are independent of times.
   std::vector<int64_t> in_flight{};
-  // Of how many micro-batches at most each stage has gone backward without the gradients of its
-  // weights, for which no other stage waits. Empty: 0, they are made with the rest.
+  // Most micro-batches on each stage with deferred weight gradients, which no other stage reads.
+  // Empty: 0, computed in the backward call.
   std::vector<int64_t> late_weights{};
-  // Of a single stage: so many micro-batches go forward, and so many backward, at once.
+  // Single stage only: number of micro-batches interleaved in a forward or backward.
   int64_t at_once = 1;
   bool operator==(const ScheduleChoice&) const = default;
 };
@@ -33,23 +32,23 @@ struct PipelineSize {
   int stages = 1, microbatches = 1;
 };
 
-// A field beside the name: a count for each stage, or one number.
+// A field besides the name: a count for each stage, or one number.
 struct ScheduleField {
   std::string_view key;  // in plans
   int64_t least;
-  std::vector<int64_t> ScheduleChoice::*counts;  // empty by default; or null, then
+  std::vector<int64_t> ScheduleChoice::*counts;  // empty by default; or null, then:
   int64_t ScheduleChoice::*number;
-  // Returns what is expected instead of what the field has; nothing if it suits. Requires: as many
+  // Returns the expectation that the field violates; nullopt if it is valid. Requires: as many
   // counts as stages, or none.
   std::optional<std::string> (*expected)(const ScheduleChoice& choice, PipelineSize size);
-  // Returns the order that the field makes of the one that rows before it have made. Called if the
-  // field has another value than by default.
+  // Returns the order after this field, from that of the rows before it. Called only for values
+  // other than the default.
   PipelineOrder (*make)(const ScheduleChoice& choice, PipelineSize size, PipelineOrder order);
 };
 const std::vector<ScheduleField>& schedule_fields();
 bool is_default(const ScheduleChoice& choice, const ScheduleField& field);
 
-// A field that does not suit a pipeline.
+// An invalid field for a pipeline.
 struct ScheduleFault {
   std::string_view key;
   std::string found, expected;

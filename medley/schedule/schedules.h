@@ -1,6 +1,6 @@
 #pragma once
 
-// The schedules, by the names that plans use.
+// The schedules, by their names in plans.
 
 #include <string_view>
 
@@ -8,18 +8,18 @@
 
 namespace medley {
 
-// Every schedule is held to the limits of the request: what it would have in flight beyond them
-// waits. peak_in_flight() tells the counts from the order.
+// Every schedule obeys the limits of the request by delaying calls. peak_in_flight() gives the
+// resulting counts.
 struct Schedule {
   std::string_view name;
   std::string_view help;
   PipelineOrder (*order)(const ScheduleRequest& request);
-  // The order without limits, of plans that name it; nullptr where that depends on times.
+  // Returns the order without limits, for plans that name it; nullptr if it depends on times.
   PipelineOrder (*planned)(int stages, int microbatches);
 };
 const std::vector<Schedule>& schedules();
 
-// Throws Error(kCaller) for a name that is not in the table, listing those that are.
+// Throws Error(kCaller) for an unknown name and lists the known ones.
 const Schedule& find_schedule(std::string_view name);
 
 }  // namespace medley
