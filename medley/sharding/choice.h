@@ -1,7 +1,7 @@
 #pragma once
 
-// The ways to compute one op on the devices of one axis, derived from its rule, and what each asks
-// of its operands and makes of its results.
+// The ways to compute one op on the devices of one axis, derived from its rule, with the placements
+// that each requires of operands and gives to results.
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace medley {
 
 enum class ChoiceKind : uint8_t {
-  kReplicate,  // every device computes all of it
+  kReplicate,  // every device computes the whole op
   kCut,        // a factor of a label is divided by a part
   kLinear,     // partial sums of a linear group pass through
 };
@@ -26,18 +26,18 @@ struct Choice {
   auto operator<=>(const Choice& other) const = default;
 };
 
-// Returns whether the rule permits it (a label that is not locked, a select label at its leading
-// factor, an existing group).
+// Returns whether the rule permits the choice: a label that is not locked, a select label at its
+// leading factor, an existing group.
 bool is_legal(const Factors& factors, OpId op, const Choice& choice);
 
-// Returns the factor that a cut divides.
+// Returns the extent of the factor that a cut divides.
 inline ExtentId extent_of(const Factors& factors, OpId op, const Cut& cut) {
   const auto& labels = factors.labels[at(op)];
   return labels[at(cut.label)][at(cut.factor)];
 }
 
-// Returns the state that each operand must have / each result gets, in the order of operands(op) /
-// op.results. Requires: is_legal.
+// Return the required placement of each operand / placement of each result, in the order of
+// operands(op) / op.results. Requires: is_legal.
 std::vector<AxisState> operand_states(const Graph& graph,
                                       const Factors& factors,
                                       OpId op,
@@ -47,7 +47,7 @@ std::vector<AxisState> result_states(const Graph& graph,
                                      OpId op,
                                      const Choice& choice);
 
-// The same on a mesh: of each operand / result the state on every axis.
+// Return the same on a mesh: the placement on every axis per operand / result.
 std::vector<State> operand_states(const Graph& graph,
                                   const Factors& factors,
                                   OpId op,
@@ -57,8 +57,7 @@ std::vector<State> result_states(const Graph& graph,
                                  OpId op,
                                  const std::vector<Choice>& choice);
 
-// Returns the cut that makes an operand (or a result) have this state, if its label may be cut
-// there.
+// Return the cut that gives an operand (or a result) this placement, if its label may be cut there.
 std::optional<Choice> cut_for_operand(
     const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state);
 std::optional<Choice> cut_for_result(

@@ -1,7 +1,7 @@
 #pragma once
 
-// How a value lies on the devices of a mesh: one AxisState per axis. Positions are factors, not
-// labels: two dims of one extent are apart.
+// Placement of a value on the devices of a mesh: one AxisState per axis. Positions are factors, not
+// labels: two dims of one extent are distinct.
 
 #include <algorithm>
 #include <array>
@@ -16,13 +16,13 @@ enum class Holding : uint8_t { kReplicated, kPartialSum, kPartialMax, kSharded }
 
 struct AxisState {
   Holding holding = Holding::kReplicated;
-  int position = -1;  // of the factor that is cut, counted over all factors of the value
+  int position = -1;  // cut factor, over all factors of the value
   int part = -1;      // index into the plan's parts
   bool cuts(int factor) const { return holding == Holding::kSharded && position == factor; }
   auto operator<=>(const AxisState&) const = default;
 };
 
-// One per axis of the mesh: at most two, kept in place, since lowering makes very many.
+// One entry per axis of the mesh, at most two, stored in place: lowering creates very many.
 class State {
  public:
   static constexpr size_t kMostAxes = 2;
@@ -41,7 +41,7 @@ class State {
   const AxisState* end() const { return axes_.data() + size_; }
   AxisState* begin() { return axes_.data(); }
   AxisState* end() { return axes_.data() + size_; }
-  // What lies behind the last axis is as it was made.
+  // Entries after the last axis keep their initial value.
   bool operator==(const State& other) const {
     return std::equal(begin(), end(), other.begin(), other.end());
   }
