@@ -1,13 +1,13 @@
 #pragma once
 
-// The pairwise discrete problem behind SPMD synthesis (partitioned boolean quadratic programming):
-// one choice for every variable so that the sum of the costs of all choices and of all pairs of
-// choices along edges is least. Knows nothing of ops, states or devices.
+// The pairwise discrete problem behind SPMD synthesis (partitioned boolean quadratic programming).
+// Picks one choice per variable and minimises the sum of the costs of choices and of pairs of
+// choices along edges. Knows nothing of ops, placements or devices.
 //
 //   cost(x) = sum_v unary_v[x_v] + sum_(u,v) table_uv[x_u, x_v]
 //
-// Costs are integers (tenths of a nanosecond where they are times), so that equal parts of a
-// problem give bitwise equal tables and are solved once.
+// Costs are integers (times in tenths of a ns). Equal parts of a problem therefore give bitwise
+// equal tables and are solved once.
 
 #include <cstdint>
 #include <optional>
@@ -19,7 +19,7 @@
 
 namespace medley {
 
-// A cost at or above it forbids. Sums of a few thousand of them do not overflow.
+// Costs at or above it are forbidden. Sums of a few thousand of them do not overflow.
 inline constexpr int64_t kForbidden = int64_t{1} << 50;
 
 struct PbqpTable {
@@ -33,8 +33,8 @@ struct PbqpEdge {
   int32_t table = 0;
 };
 
-// Variables that share a unary, and edges that share a table, are recognised by their indices; the
-// solver finds equal ones with different indices too.
+// Variables that share a unary, and edges that share a table, are recognised by index. The solver
+// also finds equal ones with different indices.
 struct Pbqp {
   std::vector<std::vector<int64_t>> unaries;  // distinct
   std::vector<PbqpTable> tables;              // distinct
@@ -50,7 +50,7 @@ struct Pbqp {
 // Throws Error(kUs) if an index or a size does not fit, or a cost is negative.
 void verify(const Pbqp& problem);
 
-// Returns the cost of one choice per variable; at or above kForbidden if any is forbidden.
+// Returns the cost of one choice per variable; at least kForbidden if any is forbidden.
 int64_t cost(const Pbqp& problem, std::span<const int32_t> choices);
 
 enum class PbqpMethod : uint8_t {
@@ -67,26 +67,26 @@ struct PbqpOptions {
   int64_t table_cap = 20'000'000;  // entries of one joint table; kEliminate throws beyond it
   int64_t work_cap = 200'000'000;  // entries of all distinct joint tables
   int64_t window_cap = 300'000;    // entries of one joint table within a window
-  // Of dual ascent, where it has the last word. What is then known is returned, not proved.
+  // Limit of rounds if dual ascent is the last method. The best known answer is then returned,
+  // unproved.
   int rounds = 1'000'000;
-  // When time is up the best answer known is returned, not proved; if none is known, solve()
-  // throws. Nothing: no limit, for whoever wants the same answer whatever the load of the machine.
+  // After this time the best known answer is returned, unproved; without one, solve() throws.
+  // nullopt: no limit, for results that do not depend on machine load.
   std::optional<double> seconds = 30;
 };
 
 struct PbqpSolution {
   std::vector<int32_t> choices;
-  int64_t cost = 0;                       // of the choices
-  int64_t lower_bound = 0;                // of every assignment; equals cost if proved optimal
-  PbqpMethod method = PbqpMethod::kAuto;  // that gave the answer
+  int64_t cost = 0;                       // cost of `choices`
+  int64_t lower_bound = 0;                // for all assignments; equals cost if optimal
+  PbqpMethod method = PbqpMethod::kAuto;  // method of the answer
   int64_t largest_table = 0, work = 0;    // entries
-  int dead_ends = 0;                      // choices that can be in no best assignment
+  int dead_ends = 0;                      // choices in no best assignment
   double seconds = 0;
 };
 
-// Returns nothing if every assignment is forbidden. Throws Error(kCaller) if a limit of the options
-// leaves no answer. Deterministic, except that running out of time
-// may give another answer. Requires: verify(problem) passes.
+// Returns nullopt if every assignment is forbidden. Throws Error(kCaller) if a limit of the options
+// leaves no answer. Deterministic except under the time limit. Requires: verify(problem) passes.
 std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& options = {});
 
 }  // namespace medley

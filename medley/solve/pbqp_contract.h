@@ -1,12 +1,12 @@
 #pragma once
 
-// Exact removal of the variables with at most two neighbours: the minimum over such a variable's
-// choices is a cost of one neighbour, or a table between two. What is left has far fewer variables,
-// and whatever bounds it bounds more tightly than it would the whole. Private to pbqp*.cpp.
+// Exact removal of variables with at most two neighbours: the minimum over such a variable's
+// choices becomes a unary of one neighbour, or a table between two. The remaining problem has far
+// fewer variables and tighter bounds. Private to pbqp*.cpp.
 //
 //   a - v - b   =>   a === b      h(a, b) = min_v f(a, v) + u(v) + g(v, b)
 //
-// Variables are taken in rounds of ones that do not touch, so that equal parts stay equal.
+// Each round removes variables that are not adjacent, so equal parts stay equal.
 
 #include <optional>
 
@@ -14,19 +14,19 @@
 
 namespace medley::pbqp {
 
-// Removes variables, and knows how to choose for them given their neighbours' choices.
+// Removes variables and reconstructs their choices from their neighbours' choices.
 class Contraction {
  public:
   explicit Contraction(Reducer& reducer) : reducer_(reducer) {}
 
-  // Removes what it can as long as v, a and b together have at most `most_entries` combinations.
-  // Returns what is left, or nothing if no assignment is allowed. Its variables are numbered
-  // by their distance from one end (Cuthill and McKee, https://doi.org/10.1145/800195.805928):
-  // what lies between forward and backward is then near in number too, and messages that are passed
-  // on in this order converge in half as many sweeps.
+  // Removes variables while v, a and b together have at most `most_entries` combinations. Returns
+  // the rest, or nullopt if no assignment is allowed. Variables are numbered by distance from one
+  // end (Cuthill and McKee, https://doi.org/10.1145/800195.805928). Forward and backward ops of a
+  // layer then have near numbers, and messages passed in this order converge in half as many
+  // sweeps.
   std::optional<Core> contract(Core core, size_t most_entries);
 
-  // Returns the choices of all variables, as the problem counts them, given those of what was left.
+  // Returns the choices of all original variables from those of the remaining ones.
   std::vector<int32_t> expand(const std::vector<int32_t>& choices_left) const;
 
  private:
@@ -50,8 +50,8 @@ class Contraction {
   Core core_;
   std::vector<std::vector<int32_t>> edges_of_;  // [variable]
   std::vector<Step> steps_;
-  std::vector<std::vector<int32_t>> choices_;  // [variable]: before anything was removed
-  std::vector<int32_t> left_;                  // [variable of what is left]: before
+  std::vector<std::vector<int32_t>> choices_;  // [variable]: before any removal
+  std::vector<int32_t> left_;                  // [remaining variable]: original index
 };
 
 }  // namespace medley::pbqp

@@ -1,11 +1,11 @@
 #pragma once
 
-// What the methods of pbqp.h share: hash-consed cost tables, and the core of a problem that is left
-// when choices that cannot be best are gone. Private to pbqp*.cpp.
+// Shared tools of the methods of pbqp.h: hash-consed cost tables, and the core of a problem without
+// dominated choices. Private to pbqp*.cpp.
 //
-// Inside, costs are doubles that hold integers: all that matter are below kForbidden = 2^50, hence
-// exact, and two fit into the smallest vector register, which has a minimum of doubles but not of
-// 64-bit integers. A sum at or above kForbidden may round; it is forbidden all the same.
+// Internal costs are doubles with integer values. Relevant values are below kForbidden = 2^50, so
+// they are exact. Vector registers have a minimum of doubles, but not of 64-bit integers. A sum at
+// or above kForbidden may round, but stays forbidden.
 
 #include <chrono>
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace medley::pbqp {
 
 inline constexpr double kNever = static_cast<double>(kForbidden);
 
-// Of any number of dimensions, the last one contiguous: a unary has one, an edge two, the result of
-// an elimination as many as the variable had neighbours.
+// A table of any rank, last dimension contiguous: a unary has rank one, an edge two, the result of
+// an elimination one per neighbour.
 struct Table {
   std::vector<int32_t> sizes;
   std::vector<double> costs;
@@ -36,12 +36,12 @@ struct HashOfIds {
 template <typename T>
 using Memo = std::unordered_map<std::vector<int32_t>, T, HashOfIds>;
 
-// Equal tables get equal ids, so that work on them is remembered by id.
+// Gives equal tables equal ids, so that results for them are cached by id.
 class TablePool {
  public:
   int32_t add(Table table);
-  // The same less its minimum, which is returned too; forbidden entries stay forbidden. If all are
-  // forbidden the minimum is kNever.
+  // Adds the table minus its minimum and returns both; forbidden entries stay forbidden. If all are
+  // forbidden, the minimum is kNever.
   std::pair<int32_t, double> add_less_minimum(Table table);
   const Table& operator[](int32_t id) const { return tables_[at(id)]; }
 
@@ -54,9 +54,8 @@ struct CoreEdge {
   int32_t u = 0, v = 0, table = 0;  // u < v; u picks the row
 };
 
-// A problem after some of its choices were dropped. A variable with one choice left has no unary
-// and no edges: its costs are in its neighbours' and in `constant`. Edges are sorted; none are
-// parallel.
+// A problem after some choices were dropped. A variable with one choice has no unary and no edges:
+// its costs are in its neighbours and in `constant`. Edges are sorted; none are parallel.
 struct Core {
   std::vector<std::vector<int32_t>>
       choices;                 // [variable]: the ones left, as the problem counts them
@@ -70,7 +69,7 @@ struct Core {
 
 using Clock = std::chrono::steady_clock;
 
-// Work on tables that is done once per table, however often the table occurs.
+// Computes results once per distinct table.
 class Reducer {
  public:
   TablePool& pool() { return pool_; }
@@ -78,30 +77,29 @@ class Reducer {
 
   Core core_of(const Pbqp& problem);
 
-  // Keeps keep[v] of the choices of each variable (positions in core.choices[v], ascending).
-  // Requires: at least one of each.
+  // Keeps the choices keep[v] of each variable (positions in core.choices[v], ascending). Requires:
+  // at least one of each.
   Core restrict(const Core& core, const std::vector<std::vector<int32_t>>& keep);
 
-  // Drops choices that another choice of the same variable is never worse than, whatever the
-  // neighbours choose (Goldstein, https://doi.org/10.1016/S0006-3495(94)80923-3), the higher one of
-  // equals; and makes constants of variables with one choice left. Returns false if some variable
-  // has no choice that is allowed.
+  // Drops choices that another choice dominates for all choices of the neighbours (Goldstein,
+  // https://doi.org/10.1016/S0006-3495(94)80923-3); of equal ones the higher. Turns variables with
+  // one choice into constants. Returns false if a variable has no allowed choice.
   [[nodiscard]] bool remove_dead_ends(Core& core);
 
-  // A table as a variable sees it that picks its row, or its column; table -1 is no table.
+  // A table seen by its row variable or its column variable; -1: no table.
   struct Side {
     int32_t table = -1;
     bool column = false;
   };
 
-  // min over k of unary[k] + a(k, x) + b(k, y), less its minimum: a table over x and y, or over x
-  // alone. Requires: a is a table.
+  // Returns min over k of unary[k] + a(k, x) + b(k, y), less its minimum: a table over x and y, or
+  // over x alone. Requires: a is a table.
   std::pair<int32_t, double> minimum_over(int32_t unary, Side a, Side b);
 
-  // The table with rows for columns.
+  // Returns the transposed table.
   int32_t transposed(int32_t table);
 
-  // The sum of two tables of the same sizes, less its minimum.
+  // Returns the sum of two tables of equal sizes, less its minimum.
   std::pair<int32_t, double> sum(int32_t a, int32_t b);
 
  private:

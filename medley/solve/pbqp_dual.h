@@ -1,17 +1,17 @@
 #pragma once
 
-// A lower bound of all assignments, and what each choice costs beyond it, from costs that messages
-// move between variables and edges. Private to pbqp*.cpp.
+// Computes a lower bound of all assignments, and reduced costs of choices, by messages that move
+// costs between variables and edges. Private to pbqp*.cpp.
 //
 //   theta'_v(s)      = theta_v(s) + sum over edges e of v: m_ev(s)
 //   theta'_e(s, x)   = theta_e(s, x) - m_eu(s) - m_ev(x)
 //   bound            = sum_v min theta'_v + sum_e min theta'_e
 //   reduced cost(s)  = theta'_v(s) - min theta'_v + sum_e (min_x theta'_e(s, x) - min theta'_e)
 //
-// An assignment's cost is the same for any messages, so any give a valid bound; sequential
-// tree-reweighted message passing (https://doi.org/10.1109/TPAMI.2006.200) makes good ones.
-// Variables that look alike for several edges around get the same messages, so most of the work is
-// done once per class of them.
+// Messages do not change an assignment's cost, so any messages give a valid bound. Sequential
+// tree-reweighted message passing (https://doi.org/10.1109/TPAMI.2006.200) gives good ones.
+// Variables with identical neighbourhoods of several edges get equal messages, so most work is done
+// once per class.
 
 #include "medley/solve/pbqp_core.h"
 
@@ -24,28 +24,28 @@ struct Bound {
 
 class Dual {
  public:
-  // Forbidden entries count as a bit more than any allowed assignment can cost.
+  // Forbidden entries count slightly more than any allowed assignment can cost.
   Dual(const TablePool& pool, const Core& core);
 
   double forbidden() const { return forbidden_; }
 
-  // Iterates on one variable of each class and copies the messages to all edges of a class. Does
-  // nothing if there are hardly fewer classes than variables.
+  // Iterates on one variable per class and copies the messages to all edges of the class. Does
+  // nothing if there are nearly as many classes as variables.
   void iterate_classes(int iterations, Clock::time_point deadline);
   void iterate(int iterations, Clock::time_point deadline);
 
-  // The bound without rounding, hence nearly; for a twentieth of the time of ten iterations.
+  // Returns the bound without rounding, in a twentieth of the time of ten iterations.
   double estimate() const;
 
-  // Exact: messages are rounded to integers first.
+  // Returns the exact bound, with messages rounded to integers.
   Bound bound() const;
 
-  // Chooses for one variable after another, given those before and the messages of those behind,
-  // then improves single choices while that helps. Returns positions in core.choices.
+  // Chooses for each variable in turn, from earlier choices and messages of later variables, then
+  // improves single choices while possible. Returns positions in core.choices.
   std::vector<int32_t> decode() const;
 
  private:
-  struct Matrix {  // both ways round, so that inner loops are contiguous
+  struct Matrix {  // in both layouts, for contiguous inner loops
     size_t rows = 0, columns = 0;
     std::vector<double> by_row, by_column;
   };
@@ -53,7 +53,7 @@ class Dual {
     size_t edge = 0;
     bool column = false;
   };
-  // What messages are passed on: the variables and edges of the core, or their classes.
+  // Graph for messages: the variables and edges of the core, or their classes.
   struct Graph {
     std::vector<std::vector<double>> unaries;        // [node]
     std::vector<std::vector<Incidence>> incidences;  // [node]
@@ -63,11 +63,11 @@ class Dual {
   };
 
   void add_edge(Graph& graph, size_t matrix) const;
-  // Returns theta'_v of the messages now, and the share of it that goes into each message.
+  // Returns theta'_v of the current messages, and the share of it in each message.
   double gather(const Graph& graph, size_t node, std::vector<double>& unary) const;
   void sweep(Graph& graph, bool forward) const;
   void sweep_both(Graph& graph, int iterations, Clock::time_point deadline) const;
-  // The same, about as many at most, until a pass moves no message by more than costs are rounded.
+  // Like sweep_both(), but stops when no message moves by more than the rounding of costs.
   void settle(Graph& graph, int iterations, Clock::time_point deadline) const;
   std::vector<std::vector<int64_t>> final_messages() const;
 

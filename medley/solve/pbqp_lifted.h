@@ -1,7 +1,7 @@
 #pragma once
 
-// The lifted dual with a reduced-cost window: message passing bounds every choice from below; the
-// choices near the bound are few, and elimination is exact on them. Private to pbqp*.cpp.
+// The lifted dual with a reduced-cost window: message passing bounds every choice from below. Few
+// choices are near the bound, and elimination is exact on them. Private to pbqp*.cpp.
 //
 //   best of the window <= bound + tau   =>   it is the best of all, since whoever chooses outside
 //                                            pays more than bound + tau
@@ -13,13 +13,13 @@
 namespace medley::pbqp {
 
 struct LiftedResult {
-  std::vector<int32_t> choices;  // as the problem counts them; empty if none allowed was found
+  std::vector<int32_t> choices;  // as the problem counts them; empty: none found
   int64_t cost = kForbidden, lower = 0;
   int64_t largest_table = 0, work = 0;
 };
 
-// `core` has no dead ends left. Without choices, lower >= kForbidden says that there are none.
-// Gives up after so many rounds of iterations and windows.
+// Requires: `core` has no dead ends. Without choices, lower >= kForbidden proves that none exist.
+// Stops after `rounds` rounds of iterations and windows.
 LiftedResult solve_lifted(Reducer& reducer,
                           const Core& core,
                           const PbqpOptions& options,

@@ -1,8 +1,8 @@
 #pragma once
 
-// How unevenly to divide, for decisions that are already made: a linear program over the shares of
-// every part on every device (HAP, https://arxiv.org/abs/2401.05965, with a max over devices per
-// communication-free segment instead of per op, constants, and memory).
+// Computes uneven shares for fixed decisions: a linear program over the shares of every part on
+// every device (HAP, https://arxiv.org/abs/2401.05965). Unlike HAP it takes a max over devices per
+// communication-free segment instead of per op, and includes constants and memory.
 //
 //   minimise   sum over segments T_s + sum over exchanges M_c
 //   T_s >= constant[s][i] + sum_k slope[s][k][i] * B[k][i]     for every device i
@@ -42,23 +42,22 @@ struct RatioProblem {
 struct Ratios {
   std::vector<std::vector<double>> shares;  // [part][device], each part sums to 1
   double seconds = 0;                       // the objective
-  // [device] the weights with which devices bound the objective from below: of every segment's
-  // duals the sum over segments, scaled to sum 1.
+  // [device] Weights with which devices bound the objective from below: duals summed over segments,
+  // scaled to sum 1.
   std::vector<double> weights;
 };
 
-// Memory does not suffice however it is divided. Where every device lacks as little as possible,
-// this one, the first of those that lack most, lacks so many bytes: with that many more on every
-// device it would do.
+// No division fits in memory. If the largest deficit is minimised, `device` is the first one with
+// that deficit, `missing_bytes`. As many more bytes on every device would suffice.
 struct RatioMisfit {
   int device = 0;
   double missing_bytes = 0;
 };
 
-// Solved in closed form (water filling) where there is one part, one kind of segment and no more
-// than one kind of exchange, else by an LP. Devices of equal coefficients get equal shares. Where
-// the objective leaves a choice, every part is balanced. Deterministic. Throws Error(kUs) if sizes
-// do not fit or a number is negative or not finite.
+// Solved in closed form (water filling) for one part, one type of segment and at most one type of
+// exchange, else by an LP. Devices with equal coefficients get equal shares. Ties in the objective
+// are resolved towards balanced parts. Deterministic. Throws Error(kUs) if sizes do not match or a
+// number is negative or not finite.
 std::variant<Ratios, RatioMisfit> best_ratios(const RatioProblem& problem);
 
 }  // namespace medley

@@ -4,11 +4,11 @@
 
 namespace medley {
 
-// Whether fill_water() can solve it.
+// Returns whether fill_water() can solve the problem.
 bool is_water(const MergedRatios& problem);
 
-// The closed form for one part, one segment and at most one exchange. Shares grow to what a device
-// can do in some time, but not above its room, nor above a common level that the exchange pays for:
+// Closed form for one part, one segment and at most one exchange. A share is limited by a device's
+// work in a given time, by its room, and by a common level that the exchange pays for:
 //
 //   share          .---.  level
 //     |        |###|   | b                  share[i] = min((time - constant[i]) / slope[i], level,
@@ -16,8 +16,8 @@ bool is_water(const MergedRatios& problem);
 //     |  |###| |###|###| |###|.             sum of shares = 1
 //     +------------------------> i
 //
-// More time allows a lower level. What both cost together is convex in the time, with a kink
-// wherever a device reaches the level or its room: the kinks are passed in order while that pays.
+// More time allows a lower level. The total cost is convex in the time, with a kink at each point
+// where a device reaches the level or its room. Kinks are passed in order while the cost falls.
 //
 // Requires: is_water(problem); room for all.
 ClassRatios fill_water(const MergedRatios& problem);
