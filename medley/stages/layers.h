@@ -1,14 +1,14 @@
 #pragma once
 
-// The layers of a model: where a pipeline may cut it. Found in the joint graph alone, without names
-// or markers: repeated blocks by structure, and in each block a few fine layers.
+// The layers of a model, at which a pipeline may cut it. Found from the joint graph alone, without
+// names or markers: repeated blocks by structure, and in each block a few fine layers.
 //
 //   sequence    e | n q a o + n u g d + | n q a o + n u g d + | ... | n h s      forward ops
 //   blocks        |       block 0       |       block 1       | ... |
 //   layers   [ e ][  0.0    ][   0.1   ][  1.0    ][   1.1   ]  ...  [ n h s ]
 //
-// Bytes crossing at a cut are those of all values made before it and read after it, skip
-// connections counted at each cut that they pass.
+// The bytes at a cut are those of all values made before it and read after it. Skip connections
+// count at each cut that they cross.
 //
 //   blocks   a run is a period P with op i like op i - P over at least one period: name, arguments
 //            (no site of dropout), types and connections, where a connection is the distance to
@@ -34,25 +34,25 @@
 namespace medley {
 
 struct LayerOptions {
-  int per_block = 2;  // layers of each repeated block: fewer where it has fewer heavy ops
-  int parts = 1;      // of each layer: fewer likewise
-  int without = 16;   // layers of a model that repeats nothing
-  int64_t rows = 1;   // at which bytes and flops are compared
+  int per_block = 2;  // per repeated block; fewer with fewer heavy ops
+  int parts = 1;      // per layer; fewer with fewer heavy ops
+  int without = 16;   // layers of a model without repeated blocks
+  int64_t rows = 1;   // for comparing bytes and flops
 };
 
 struct Layer {
   int32_t begin = 0, end = 0;  // positions
   int32_t block = kNone;       // into Layers::blocks, or kNone
-  // Of layers with one id, the ops that are at their positions, backward ones included, are the
-  // same but for names. 0, 1, ... by first appearance.
+  // Layers with one id have equal ops, backward ones included, except for names. Ids 0, 1, ... are
+  // assigned by first appearance.
   int32_t structure = 0;
   double flops = 0, backward_flops = 0;  // for LayerOptions::rows
   std::vector<ValueId> up, down;         // values that cross the cut after it
-  std::vector<ValueId> parameters;       // that it reads, in the order of the inputs
-  std::string module;                    // the path that all its heavy ops have in common
+  std::vector<ValueId> parameters;       // read by it, in the order of the inputs
+  std::string module;                    // common path of its heavy ops
 };
 
-// A run of equal blocks: block i has the positions begin + i * length onwards.
+// A run of equal blocks: block i starts at position begin + i * length.
 struct RepeatedBlock {
   int32_t begin = 0, length = 0, count = 0;
   bool operator==(const RepeatedBlock&) const = default;
@@ -67,7 +67,7 @@ Layers find_layers(const Graph& graph,
                    const Positions& positions,
                    const LayerOptions& options = {});
 
-// The cuts of stages that begin with the given layers (the first is not named), for partition().
+// Returns the cuts of stages that begin with the given layers (all but the first), for partition().
 std::vector<int32_t> cuts_at(const Layers& layers, const std::vector<int>& first_layers);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// Repeats in a sequence of ops. For find_layers().
+// Repeats in a sequence of ops, for find_layers().
 
 #include <cstdint>
 #include <vector>
@@ -17,10 +17,10 @@ struct Sequence {
   };
   std::vector<std::vector<Source>> sources;  // [position], in the order of the operands
   std::vector<double> flops;                 // [position]
-  std::vector<int64_t> bytes;                // [cut] that cross in front of that position
+  std::vector<int64_t> bytes;                // [cut] that cross before that position
 };
 
-// Returns the runs of equal blocks, by position: see layers.h. Blocks without flops are none.
+// Returns the runs of equal blocks with flops, by position: see layers.h.
 std::vector<RepeatedBlock> find_blocks(const Sequence& sequence);
 
 // Returns the cuts that divide [begin, end) into at most `count` layers: see layers.h.

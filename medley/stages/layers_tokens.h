@@ -1,6 +1,6 @@
 #pragma once
 
-// What an op is but for names: equal ops have equal tokens. For find_layers().
+// Tokens of ops, equal for ops that are equal except for names. For find_layers().
 
 #include <cstdint>
 #include <vector>
@@ -14,8 +14,8 @@ using Token = uint64_t;
 
 Token mix(Token a, Token b);
 
-// Ops and what they read. A source is the value of another op that is computed once; views and what
-// is computed again are part of the token of their reader.
+// Ops and their sources. A source is a value of another op that is computed once; views and
+// recomputed ops are part of their reader's token.
 struct OpTokens {
   std::vector<Token> token;                   // [op] for Presence::kOnce
   std::vector<std::vector<ValueId>> sources;  // [op] roots, in the order of the operands

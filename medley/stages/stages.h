@@ -1,7 +1,7 @@
 #pragma once
 
-// Which stage of a pipeline computes which op. The forward ops form a sequence; a cut is a position
-// in it, and the place of every other op follows:
+// Assigns ops to the stages of a pipeline. The forward ops form a sequence; a cut is a position in
+// it and determines the stage of every other op:
 //
 //   forward     a   b   c | d   e   f     | is a cut: positions 0 .. 2 are stage 0
 //   backward    a'  b'  c' | d'  e'  f'
@@ -29,7 +29,7 @@
 //   buffer that the step changes
 //                   each stage that reads it holds it, and is sent its new value.
 //
-// Knows nothing of devices, costs, or of where it is good to cut (medley/stages/layers.h).
+// Knows nothing of devices, costs, or of good cuts (medley/stages/layers.h).
 
 #include <cstdint>
 #include <map>
@@ -42,28 +42,28 @@ namespace medley {
 
 enum class Presence : uint8_t {
   kOnce,       // in the stage of its position
-  kWhereRead,  // again in every stage that reads it
-  kPartial,    // in every stage that has terms of the sum
+  kWhereRead,  // recomputed in every stage that reads it
+  kPartial,    // in every stage with terms of the sum
 };
 
-// Where ops are, before any cut.
+// Positions of ops, before any cut.
 struct Positions {
   std::vector<OpId> sequence;      // forward ops between which cuts lie, in the graph's order
   std::vector<Presence> presence;  // [op]
   std::vector<int32_t> position;   // [op] into `sequence` for kOnce, else kNone
-  std::vector<ValueId> root;  // [value] what is sent in its place: itself, or what it is a view of
-  // [value] roots that forward ops at positions read after they were made: the last reader's
-  // position; kNone for all others.
+  std::vector<ValueId> root;       // [value] value that is sent: itself, or the base of a view
+  // [value] For roots read by later forward ops at positions: the last reader's position; else
+  // kNone.
   std::vector<int32_t> last_read;
-  std::map<OpId, std::vector<ValueId>> terms;  // of each kPartial op
-  // The positions at which each parameter is read in the forward phase, ascending.
+  std::map<OpId, std::vector<ValueId>> terms;  // [kPartial op]
+  // Positions that read each parameter in the forward phase, ascending.
   std::map<ValueId, std::vector<int32_t>> uses;
 };
 
 // Requires: verify(graph) has passed; no update phase.
 Positions place(const Graph& graph);
 
-// A value that a stage makes and other stages read: up, of the forward phase, or down, of either.
+// A value that other stages read: up, of the forward phase, or down, of either phase.
 struct Transfer {
   ValueId value = kNone;
   std::string name;  // stable name of the op, "~" in it for gradients, then ".1" for its result 1
@@ -72,18 +72,17 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// Returns, by name, the values that are gradients. A parameter without one is frozen.
+// Returns the gradient values by name. A parameter without one is frozen.
 std::map<std::string, ValueId> gradients_of(const Graph& graph);
 
-// A parameter that several stages hold and train. `partial`: those that have a part of its
-// gradient.
+// A parameter that several stages store and train. `partial`: stages with a part of its gradient.
 struct Tied {
   std::string parameter;
   std::vector<int> holders, partial;  // ascending
   auto operator<=>(const Tied&) const = default;
 };
 
-// A buffer that the step changes, and the stages that hold it: each replaces it.
+// A buffer that the step changes; each holder replaces it.
 struct Changing {
   std::string buffer;
   std::vector<int> holders;  // ascending
@@ -99,36 +98,34 @@ struct Partition {
   bool operator==(const Partition&) const = default;
 };
 
-// `names`: stable_names() of the graph, or Prepared::names. Verifies its result.
-// Requires: 0 < cuts[0] < cuts[1] < ... < sequence.size().
+// `names`: stable_names() of the graph, or Prepared::names. Verifies its result. Requires: 0 <
+// cuts[0] < cuts[1] < ... < sequence.size().
 Partition partition(const Graph& graph,
                     const Positions& positions,
                     std::vector<int32_t> cuts,
                     const std::vector<std::string>& names);
 
-// Throws Error(kUs) unless every op is in a stage, those of Presence::kOnce in one, those of
-// Presence::kWhereRead perhaps in none, if nobody reads them; every operand
-// of every op is an input, made in its stage or transferred to it, but for the terms of sums that
-// are other stages'; every term is added in one stage; forward ops read what came up, gradients go
-// down only; every transfer is read; every output is made; a stage that reads a buffer has its new
-// value.
+// Throws Error(kUs) for an invalid partition. Every op is in a stage, kOnce ops in exactly one;
+// unread kWhereRead ops may be in none. Operands are inputs, computed in the stage or transferred,
+// except other stages' terms of sums. Every term is added in one stage. Forward ops read values
+// from earlier stages; gradients only go down. Every transfer is read and every output computed.
+// Stages that read a buffer get its new value.
 void verify(const Graph& graph, const Positions& positions, const Partition& partition);
 
-// What is sent over the boundary between stages k and k + 1, skip connections to later stages
-// included: each value once, in the order of the transfers.
+// Values sent over the boundary between stages k and k + 1, skip connections included: each once,
+// in the order of the transfers.
 struct Boundary {
   std::vector<ValueId> up, down;
 };
 Boundary boundary(const Partition& partition, int k);
 
-// Returns the bytes of all values as a sum of sizes over the graph's symbols, ascending by symbols.
+// Returns the bytes of all values as a sum of sizes over symbols, ascending by symbols.
 std::vector<Size> total_bytes(const Graph& graph, const std::vector<ValueId>& values);
 int64_t evaluate(const std::vector<Size>& sum, const std::vector<int64_t>& symbol_values);
 
-// The ops of one stage as a graph of their own: verify() passes, the whole graph's symbols are its
-// symbols. What comes from other stages is an input `received`, what goes to them an output `sent`,
-// both under the name of the transfer. The gradient of a tied parameter is this stage's part, and
-// is missing where it has none.
+// The ops of one stage as a graph that passes verify() and has the whole graph's symbols. Values
+// from other stages are inputs `received`, values for them outputs `sent`, both named as the
+// transfer. The gradient of a tied parameter is this stage's part, and absent without one.
 struct StageGraph {
   Graph graph;
   std::vector<OpId> ops;        // [op] in the whole graph
