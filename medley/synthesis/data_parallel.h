@@ -1,8 +1,7 @@
 #pragma once
 
-// Data parallelism: the whole model on every device, each with its own number of rows. The plan
-// says only that: one mesh of one axis, and micro-batches with lengths. What becomes of every op
-// follows from complete(), as for any plan.
+// Data parallelism: the whole model on every device, each with its own number of rows. The plan has
+// only a 1-D mesh and micro-batches with lengths; complete() derives the ops as for any plan.
 
 #include <optional>
 
@@ -13,42 +12,41 @@ namespace medley {
 
 // All require costs and an analysis in the request.
 Outcome data_parallel_even(const Request& request);
-// Rows such that the slowest device is done as early as possible.
+// Chooses rows that minimise the slowest device's time.
 Outcome data_parallel_proportional(const Request& request);
 
-// Divides the rows of each device over `microbatches`, as evenly as integers can, so that no
-// micro-batch is empty: what does not divide goes to one micro-batch after the other, over all
-// devices in turn.
+// Divides the rows of each device over `microbatches`, as evenly as integers can, with no
+// micro-batch empty. Remainders go to one micro-batch after another, over all devices in turn.
 // Requires: 1 <= microbatches <= the sum of all rows.
 std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
                                               int64_t microbatches);
 
-// Rows in a step of each device of the first axis; of all of them, as one device, where the batch
-// is replicated. Requires: one pipeline.
+// Returns rows per step of each device of the first axis; one entry with all rows if the batch is
+// replicated. Requires: one pipeline.
 std::vector<int64_t> step_rows(const Plan& plan);
-// The plan with these rows in so many micro-batches, replicated if it was.
+// Returns the plan with these rows in `microbatches`; a replicated batch stays replicated.
 Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t microbatches);
 
-// Whether each device has room for all parameters, without which no data parallelism fits.
+// Returns whether all parameters fit on each device, as data parallelism needs.
 bool has_room_for_replicas(const Request& request);
 
-// Why the request cannot have as many micro-batches as it asks for, if it cannot: rows meet.
+// Returns the reason if rows forbid as many micro-batches as requested: cross-sample dependence.
 std::optional<Infeasible> rows_meet(const Request& request);
 
-// Of each device, read off around an even share of a micro-batch.
+// Returns the coefficients of each device around an even share of a micro-batch.
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);
-// Rows per second of each device when it computes all of the model; of the fastest 1.
+// Returns rows per second of each device for the whole model, relative to the fastest.
 std::vector<double> speeds_of(const Request& request, const std::vector<int>& devices);
-// Rows of a step on each device, as equal as integers can be.
+// Returns rows per step of each device, as equal as integers can be.
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices);
-// The same such that the slowest is done as early as possible.
+// Returns rows that minimise the slowest device's time.
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices);
-// One mesh of one axis, and what each device has of every micro-batch; everything else open.
+// Returns a plan with a 1-D mesh and each device's rows per micro-batch, all else open.
 Plan plan_of_rows(std::vector<std::string> devices,
                   const std::vector<std::vector<int64_t>>& microbatches);
-// What a plan for a request says but for its pipelines.
+// Returns the plan for a request without pipelines.
 Plan empty_plan(const Request& request);
-// One mesh of one axis for a request, these rows cut into micro-batches.
+// Returns a plan with a 1-D mesh for a request, with rows cut into micro-batches.
 Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,

@@ -9,39 +9,39 @@
 
 namespace medley {
 
-// Which devices' memory does not hold a plan.
+// Devices on which a plan does not fit in memory.
 struct Misfit {
   struct Shortage {
-    int device = 0;  // of the cluster
+    int device = 0;  // in the cluster
     double bytes = 0;
   };
   std::vector<Shortage> shortages;  // stage by stage
-  DeviceMemory first;               // of the first of them
+  DeviceMemory first;               // first one's memory
   size_t place = 0;                 // in the mesh of its stage
-  // One of them has not even room for its parameters and the inputs of its rows in a step, however
-  // many micro-batches they are cut into.
+  // Whether a device lacks memory even for its parameters and its inputs of a step, so that more
+  // micro-batches do not help.
   bool of_any_count = false;
-  double bytes() const;  // that all of them shortage
+  double bytes() const;  // sum over all of them
 };
 
-// Nobody runs a step of more, and looking at one takes time and memory for each.
+// Upper limit of the search: more per step are unrealistic, and each costs time and memory.
 inline constexpr int64_t kMostMicrobatches = int64_t{1} << 14;
 
-// Returns nothing if all devices have enough. Lowers the plan, so that what is counted is what will
-// run. All require that the request has an analysis.
+// Returns nullopt if the plan fits on all devices. Lowers the plan, so it counts the actual
+// program. All require that the request has an analysis.
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request);
-// The same, if it is lowered already.
+// Overload for a lowered plan.
 std::optional<Misfit> find_misfit(const Program& program, const Request& request);
 
-// By how much micro-batches have to be more for plans of these devices, which lack so many bytes
-// together, to have a chance: a power of two, 2 at least. What they hold for micro-batches shrinks
-// as these do, and nothing else does.
+// Returns the factor on micro-batches, a power of two, at least 2, below which plans on these
+// devices cannot fit; `missing`: bytes lacking on all of them. Only per-micro-batch memory shrinks
+// with more micro-batches.
 int64_t times_microbatches(double missing, const Cluster& cluster, const std::vector<int>& devices);
 
-// Says how much the first device lacks. The advice is the smallest change found with which the plan
-// would fit: more micro-batches, where rows do not meet; else a smaller batch, in the same shares;
-// else memory, and where. Lowers the plan up to a score of times; where the request has a plan to
-// beat, and so needs no advice, only once. Requires: it does not fit.
+// Reports the deficit of the first device. Advises the smallest change found with which the plan
+// fits: more micro-batches (for independent rows), else a smaller batch in the same shares, else
+// more memory, and where. It lowers the plan up to 20 times. It does so only once if the request
+// has a plan to beat, which needs no advice. Requires: it does not fit.
 Infeasible explain_misfit(const Plan& plan, const Request& request);
 
 }  // namespace medley

@@ -1,7 +1,7 @@
 #pragma once
 
-// How devices share where the ports of their nodes carry most: what crosses a port grows with the
-// share of its node, however fast the devices behind it are.
+// Shares of devices if node ports are the bottleneck: traffic through a port grows with the share
+// of its node, independently of device speeds.
 
 #include <vector>
 
@@ -10,8 +10,9 @@
 
 namespace medley {
 
-// Shares by speed, of which no node has more than a level that lies between the largest share by
-// speed (0) and as much for every node (1); nodes below the level share what is left by speed:
+// Shares by speed with a cap on each node's share. The level interpolates the cap between the
+// largest share by speed (0) and equal shares of nodes (1). Nodes below the cap divide the rest by
+// speed:
 //
 //   share  |###|
 //   of a   |###|..............  level
@@ -19,21 +20,20 @@ namespace medley {
 //          |   |   |---| |   |
 //          +------------------> node
 //
-// Devices of a node share by speed. They sum to 1. `nodes`: which devices, by index, lie on each.
+// Returns shares that sum to 1; devices of a node share by speed. `nodes`: device indices of each.
 // Requires: speeds are positive; every device lies on one node; 0 <= level <= 1.
 std::vector<double> shares_at_level(const std::vector<double>& speeds,
                                     const std::vector<std::vector<int>>& nodes,
                                     double level);
 
-// At each of a few levels, for devices of the cluster that compute at these speeds; none where
-// nodes are as fast as each other.
+// Returns the shares at each of a few levels, for cluster devices of these speeds; none if all
+// nodes are equally fast.
 std::vector<std::vector<double>> shares_of_levels(const Cluster& cluster,
                                                   const std::vector<int>& devices,
                                                   const std::vector<double>& speeds);
 
-// For how much of the step, but for what some device computes, the busiest link is busier than the
-// links of its network are on average: at most so much can be gained by other shares of nodes, in
-// [0, 1].
+// Returns the share of the step for which the busiest link exceeds the average of its network's
+// links, outside compute: the most that other shares of nodes can gain, in [0, 1].
 double uneven_ports(const Simulation& simulation, const Topology& topology);
 
 }  // namespace medley

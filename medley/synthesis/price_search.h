@@ -1,7 +1,6 @@
 #pragma once
 
-// The price on memory at which a plan fits, found by asking at a few prices. Knows nothing of
-// plans.
+// Finds the memory price at which a plan fits by evaluating a few prices. Knows nothing of plans.
 
 #include <functional>
 #include <optional>
@@ -10,12 +9,12 @@ namespace medley {
 
 struct AtPrice {
   bool fits = false;
-  bool slow = false;  // nothing that fits is of use: a higher price makes slower plans
+  bool slow = false;  // no fitting plan can win: higher prices are slower
 };
 
-// Asks for the smallest price at which something fits, to a factor of two, until what does not fit
-// is slow already. Begins with `last`, which was enough the last time and most likely is about
-// right, and sets it. Returns false if not even at kMostBytePrice something fits.
+// Searches the smallest price with a fit, to a factor of two. Stops when a misfit is already slow.
+// Starts at `last`, the previous result, and updates it. Returns false if even kMostBytePrice gives
+// no fit.
 bool find_price(std::optional<double>& last, const std::function<AtPrice(double price)>& ask);
 
 }  // namespace medley

@@ -7,16 +7,16 @@
 
 namespace medley {
 
-// Rewrites the entries of a stage so that those of repeated blocks, which differ in numbers of
-// their module path only, become one entry with "*". What a ChoiceFinder answers for every name
-// that had an entry stays the same. `op_names`: of all ops; one without an entry stays without.
+// Merges entries of repeated blocks, which differ only in numbers of their module path, into one
+// entry with "*". ChoiceFinder results stay equal for every name with an entry. `op_names`: of all
+// ops; those without an entry stay without one.
 //
 //   h.0.mlp/mm#0: n speed, h.1.mlp/mm#0: n speed   =>   h.*.mlp/mm#0: n speed
 void shorten(Stage& stage, const std::vector<std::string>& op_names);
 
-// Drops parts that divide nothing, and the lengths of micro-batches if no batch input and no op is
-// divided by rows: then every device has all of them. Requires: one stage, which says a choice for
-// every op and a state for every batch input, or for none of them.
+// Drops unused parts. Drops the lengths of micro-batches if no batch input and no op is divided by
+// rows, so that every device has all of them. Requires: one stage with a choice for every op and a
+// placement for every batch input, or for none of them.
 void drop_unused_parts(Plan& plan);
 
 }  // namespace medley

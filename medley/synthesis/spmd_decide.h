@@ -1,7 +1,7 @@
 #pragma once
 
-// The best decisions of a division, what plans of them take, and what of that a search will ask for
-// first, found beside other things. Knows nothing of what else was found.
+// Solves and prices the decisions of one division, and precomputes in parallel the ones that a
+// search needs first. Knows nothing of other results.
 
 #include <memory>
 #include <optional>
@@ -19,37 +19,37 @@ struct SpmdCandidate {
   Program program{};
   Nanoseconds step{};
   double missing_bytes = 0;   // on all devices
-  Nanoseconds modelled{};     // what the search took for the step
-  bool of_any_count = false;  // nor do more micro-batches make it fit
-  // No decisions of its division take less than what is to be beaten: this is not priced.
+  Nanoseconds modelled{};     // the search model's step
+  bool of_any_count = false;  // more micro-batches do not help
+  // Whether no decisions of its division beat the target; the candidate is then not priced.
   bool beaten = false;
   bool left_out = false;  // it cannot be lowered
   bool fits() const { return missing_bytes == 0 && !left_out; }
 
-  // Of those that do not fit, the nearest to it, which is the one to complain about.
+  // Orders by missing bytes, then by step, so the best misfit is the one to report.
   bool better_than(const SpmdCandidate& other) const {
     if (missing_bytes != other.missing_bytes) return missing_bytes < other.missing_bytes;
     return step < other.step;
   }
 };
 
-// By meaning.
+// Priced candidates, keyed by meaning_of().
 using SpmdPriced = std::vector<std::pair<Plan, SpmdCandidate>>;
-// Equal for plans that differ in what they do not use.
+// Returns the plan without unused parts, so equivalent plans compare equal.
 Plan meaning_of(Plan plan);
-// Null: it is none of them.
+// Return null if the plan is not priced.
 const SpmdCandidate* find_priced(const SpmdPriced& priced, const Plan& meaning);
 SpmdCandidate* find_priced(SpmdPriced& priced, const Plan& meaning);
 
 struct SpmdDecided {
   SpmdOptions options;
-  std::optional<Plan> plan;  // nothing: none are allowed, or they cannot be priced
+  std::optional<Plan> plan;  // nullopt: none allowed, or not priceable
   Nanoseconds bound, modelled;
 };
 
-// Of a division.
+// Precomputed results of a division.
 struct SpmdAhead {
-  std::unique_ptr<SpmdDivision> division;  // null: nobody has looked
+  std::unique_ptr<SpmdDivision> division;  // null: not computed
   int64_t microbatches = 0;
   std::vector<SpmdDecided> decided;
   SpmdPriced priced;
@@ -62,11 +62,10 @@ class SpmdDecider {
       : request_(request), starts_(starts) {}
 
   SpmdDecided decide(SpmdDivision& division, const SpmdOptions& options) const;
-  // Without the plan.
+  // Returns a candidate with an empty plan.
   SpmdCandidate price(const Plan& plan) const;
-  // With each share of what is overlapped, and again with blocks recomputed where that lacks
-  // memory, on several cores: unless decisions take longer than what is to be beaten. `known` are
-  // not priced again.
+  // Decides with each share of overlapped time, and with blocks recomputed if memory is short, on
+  // several cores. Stops if decisions do not beat `to_beat`. Skips pricing of `known`.
   SpmdAhead look_ahead(const SpmdStart& start,
                        int64_t microbatches,
                        std::optional<Nanoseconds> to_beat,

@@ -1,15 +1,14 @@
 #pragma once
 
-// What synthesis knows of a mesh of one or two axes: the pieces that its devices get of a factor,
-// and what it costs to bring a value from one state to another, axis by axis
-// (sharding/conversion.h).
+// A mesh of one or two axes in synthesis: pieces of a factor on its devices, and costs of
+// redistribution between placements, axis by axis (sharding/conversion.h).
 //
 //            axis 1 ──▶                 a state: one entry per axis, (S(0, rows), S(1, even))
 //   axis 0  d0  d1  d2  d3   node 0     conversion on axis 1: within {d0 ... d3} and {d4 ... d7},
 //      │    d4  d5  d6  d7   node 1     on axis 0: within {d0, d4}, {d1, d5} ... through two ports
 //      ▼
 //
-// A factor that both axes cut is cut by axis 0 first; axis 1 divides each of its pieces.
+// If both axes cut a factor, axis 0 cuts first; axis 1 divides each of its pieces.
 
 #include <deque>
 #include <map>
@@ -22,23 +21,23 @@
 
 namespace medley {
 
-// Times in synthesis are integers, so that equal ops have bitwise equal costs: tenths of a
-// nanosecond, of which kForbidden (pbqp.h) is more than a day.
+// Times in synthesis are integers in tenths of a ns, so equal ops have bitwise equal costs.
+// kForbidden (pbqp.h) is then more than a day.
 using Ticks = int64_t;
 inline constexpr int64_t kTicksPerNanosecond = 10;
 inline constexpr double kTicksPerSecond = 1e10;
 
-// States and shapes by number, in the order in which a mesh has met them.
+// Numbers of placements and shapes, in order of first use on a mesh.
 using StateId = int32_t;
 using ShapeId = int32_t;
 
-// Gradients are all-reduced in buckets: only bytes count, not how many tensors there are.
+// Gradients are all-reduced in buckets: costs depend on bytes, not on the number of tensors.
 inline constexpr int64_t kBucketBytes = 25 << 20;
 
 class SpmdMesh {
  public:
-  // `parts` as of parts_of() (lower/complete.h). `shape`: sizes of the axes, over which `devices`
-  // lie in row-major order; empty: one axis. Requires: `costs` outlives this; at most two axes.
+  // `parts`: as of parts_of() (lower/complete.h). `shape`: axis sizes, with `devices` in row-major
+  // order; empty: one axis. Requires: `costs` outlives this; at most two axes.
   SpmdMesh(const CostModel& costs,
            std::vector<int> devices,
            std::vector<Part> parts,
@@ -51,50 +50,50 @@ class SpmdMesh {
   const Microbatch& microbatch() const { return microbatch_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   int num_axes() const { return static_cast<int>(axes_.size()); }
-  const DeviceKind& kind(int device) const;  // of devices()
+  const DeviceKind& kind(int device) const;  // in devices()
 
-  // Whether synthesis cuts the batch, or anything else, by this part on this axis: "rows" and those
-  // with shares on the first one, "even" on both.
+  // Returns whether synthesis cuts the batch, or other values, by this part on this axis: "rows"
+  // and shares on the first one, "even" on both.
   bool may_cut(int axis, int part, bool batch) const;
 
-  // Where a factor is cut on an axis. `within`: it is what the axis before leaves of the factor.
+  // Cut of a factor on an axis. `within`: it cuts the pieces of the axis before.
   struct FactorCut {
-    int part = -1;  // -1: nowhere
+    int part = -1;  // -1: not cut
     int64_t size = 0;
     bool within = false;
     auto operator<=>(const FactorCut&) const = default;
   };
   using MeshCut = std::vector<FactorCut>;  // [axis]
-  // The devices of one kind and length are alike: one of them tells what all of them take.
+  // Devices of one type and length; one of them determines the time of all.
   using Alike = std::vector<int>;
   const std::vector<Alike>& alike(const MeshCut& cut);
 
-  // The piece of factor `position`, of this size, that a device has in a state.
+  // Returns the length of a device's piece of factor `position`, of size `size`.
   int64_t length(int64_t size, int position, const State& state, int device);
-  // How an axis divides a piece, and the place of a device on it.
+  // Return the lengths in which an axis divides a piece, and the place of a device on it.
   const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
     return axis_of(axis).pieces(part, size).lengths;
   }
   int place(int device, int axis) const { return along_[at(axis)].place(device); }
 
-  // Equal states have equal numbers; references stay valid.
+  // Equal placements have equal numbers; references stay valid.
   StateId id(const State& state);
   const State& state(StateId id) const { return states_[at(id)]; }
   ShapeId id(const FactoredShape& shape);
   const FactoredShape& shape(ShapeId id) const { return shapes_[at(id)]; }
 
-  // The bytes on the device on which they weigh most, one of twice the least memory counting half.
+  // Returns the bytes, weighted by the least memory over the device's memory, at their maximum.
   double scarce_bytes(ShapeId shape, StateId state);
 
-  // The time of what the lowering puts in between: on each axis the slowest group counts. With
-  // `in_buckets`, an all-reduce takes no more than its share of a bucket's.
+  // Returns the time of a redistribution: the slowest group counts on each axis. With `in_buckets`,
+  // an all-reduce takes only its share of a bucket's time.
   double conversion(ShapeId shape, StateId from, StateId to, bool in_buckets = false);
   Ticks conversion(const FactoredShape& shape, const State& from, const State& to) {
     return static_cast<Ticks>(conversion(id(shape), id(from), id(to)));
   }
 
  private:
-  struct Step {  // of a conversion: one axis changes
+  struct Step {  // one step of a redistribution: one axis changes
     int axis = 0;
     StateId from = 0;
     AxisState to;
@@ -102,7 +101,7 @@ class SpmdMesh {
   };
   struct StepTicks {
     Ticks alone = -1;
-    double in_bucket = -1;  // < 0: not asked for yet
+    double in_bucket = -1;  // < 0: not computed
   };
 
   SpmdAxis& axis_of(int axis) { return axes_[at(axis)]; }

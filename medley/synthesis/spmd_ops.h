@@ -1,8 +1,8 @@
 #pragma once
 
-// The ways to compute an op on a mesh with what each costs, once per op signature: ops of equal
-// name, shapes and labels, such as those of repeated layers, share one table. On two axes a way is
-// one of each; with rows cut between nodes and heads inside them, (n rows, h even).
+// Ways to compute an op on a mesh, with costs, one table per op signature: ops of equal name,
+// shapes and labels, such as those of repeated layers, share it. On two axes a way has one choice
+// per axis; with rows cut between nodes and heads inside them, (n rows, h even).
 
 #include <map>
 #include <string>
@@ -23,16 +23,16 @@ struct AxisChoice {
 };
 using MeshChoice = std::vector<AxisChoice>;  // [axis]
 
-// All parallel: one entry per choice, "replicate" on all axes first.
+// Parallel tables with one entry per choice, "replicate" on all axes first.
 struct OpChoices {
   std::vector<MeshChoice> choices;
-  std::vector<Ticks> costs;                    // of one micro-batch
+  std::vector<Ticks> costs;                    // per micro-batch
   std::vector<std::vector<StateId>> operands;  // [operand][choice]
   std::vector<std::vector<StateId>> results;   // [result][choice]
 };
 
 struct SpmdPricing {
-  // The weight of each device in the cost of an op; empty: the slowest device counts.
+  // Weight of each device in the cost of an op; empty: the slowest device counts.
   std::vector<double> weights;
 };
 
@@ -50,18 +50,18 @@ class OpCatalogue {
   int num_signatures() const { return static_cast<int>(known_.size()); }
 
   const FactoredShape& shape(ValueId value) const { return mesh_.shape(shape_id(value)); }
-  // Equal for values of equal shapes.
+  // Returns equal ids for equal shapes.
   ShapeId shape_id(ValueId value) const { return shape_of_[at(value)]; }
 
  private:
   void note_shapes();
   std::string signature(OpId id) const;
-  // One choice of an axis, and what it asks and makes on that axis.
+  // A choice of one axis, with its operand and result placements there.
   struct OnAxis {
     AxisChoice choice;
     std::vector<AxisState> operands, results;
   };
-  // The same on all axes.
+  // A choice of all axes, with placements.
   struct OnMesh {
     MeshChoice choice;
     std::vector<State> operands, results;  // [operand], [result]
@@ -92,7 +92,7 @@ class OpCatalogue {
   std::vector<int64_t> symbols_;
   std::vector<ShapeId> shape_of_;           // [value]
   std::map<std::string, OpChoices> known_;  // by signature
-  std::vector<const OpChoices*> of_op_;     // [op], null: not asked for yet
+  std::vector<const OpChoices*> of_op_;     // [op], null: not computed
 };
 
 }  // namespace medley

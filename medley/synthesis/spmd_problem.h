@@ -1,8 +1,8 @@
 #pragma once
 
-// SPMD synthesis as a pairwise discrete problem: which choice of its rule every op of a joint graph
-// takes, and how every parameter is stored, so that computing and converting between states takes
-// least time.
+// SPMD synthesis as a pairwise discrete problem. Picks a choice of the rule of every op of a joint
+// graph and a storage placement of every parameter, with the least time for compute and
+// redistribution.
 //
 //   variables   one per op (its choices), per parameter and batch input (states it is stored in),
 //               and a copy per value with several readers: the state into which it is converted
@@ -14,11 +14,11 @@
 //     |                          |
 //   update ---- accumulate    gelu_backward
 //
-// On a mesh of two axes a choice is one of each, and a state has an entry for each (spmd_mesh.h).
-// Micro-batches multiply what happens in each of them. Layout ops are no variables: who reads a
-// view reads what it is a view of, at other positions. Nor is what makes hubs of the problem and
-// costs next to nothing: constants, masks that all layers read, the sum of the gradients' norms.
-// Knows nothing of how the problem is solved.
+// On a 2-D mesh a choice and a placement have one entry per axis (spmd_mesh.h). Costs within
+// micro-batches are multiplied by their number. Layout ops have no variables: readers of a view
+// read its base at other positions. Cheap hubs of the problem have none either: constants, masks
+// that all layers read, the sum of the gradients' norms. Knows nothing of how the problem is
+// solved.
 
 #include <array>
 #include <deque>
@@ -37,26 +37,25 @@ namespace medley {
 
 struct SpmdOptions {
   int64_t microbatches = 1;
-  // The share of the time of ops that counts.
+  // Weight of op time.
   double ops_count = 1;
-  // The share that counts of what runs beside ops: the exchange of gradients, and the gathering of
-  // parameters.
+  // Weight of overlapped communication: the exchange of gradients, and the gathering of parameters.
   double overlapped_count = 1;
-  // The share that counts of other exchanges. A micro-batch waits for those, and another computes
-  // meanwhile if several are at once (at_once.h).
+  // Weight of other exchanges, which block a micro-batch. If several are interleaved, another one
+  // computes meanwhile (at_once.h).
   double waits_count = 1;
-  // Ticks per byte that a device holds: a multiplier for memory.
+  // Price in ticks per stored byte on a device: a multiplier for memory.
   double byte_price = 0;
-  // Whether parameters and the optimizer's state may be stored in shards.
+  // Whether parameters and optimizer state may be stored in shards.
   bool shard_states = true;
-  // Whether what is sent to other stages has to leave as what is received from them arrives: by
-  // rows, or whole where rows are not divided. So the layers of one stage fit together.
+  // Whether values sent to other stages must have the placement of received ones: by rows, or whole
+  // if rows are undivided. The layers of one stage then fit together.
   bool sends_as_received = false;
   bool operator==(const SpmdOptions&) const = default;
 };
 
-// What is not proved within a few rounds of dual ascent is used as it is. No clock ends a search: a
-// loaded machine would find another plan.
+// Options for decisions: results unproved after a few rounds of dual ascent are used as they are.
+// Without a time limit, plans do not depend on machine load.
 inline PbqpOptions search_options() {
   PbqpOptions options;
   options.rounds = 20;
@@ -66,24 +65,24 @@ inline PbqpOptions search_options() {
 
 class SpmdProblem {
  public:
-  // Several problems may share a catalogue, one after the other. Requires: both outlive this; the
-  // catalogue is of the prepared graph.
+  // Several problems may share a catalogue sequentially. Requires: both outlive this; the catalogue
+  // is of the prepared graph.
   SpmdProblem(const Prepared& prepared, OpCatalogue& catalogue, const SpmdOptions& options);
 
   const Pbqp& pbqp() const { return pbqp_; }
-  // Returns the stage of a plan with these decisions, all under exact names.
-  // Requires: one choice per variable, as a solution of pbqp().
+  // Returns the stage of a plan with these decisions under exact names. Requires: one choice per
+  // variable, as a solution of pbqp().
   Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
-  // Returns the variable of pbqp() that decides about an op or a parameter; -1 if none does.
+  // Returns the variable of pbqp() for an op or a parameter; -1 if it has none.
   int variable_of(const std::string& name) const;
-  // What a plan says if a variable of pbqp() takes this choice.
+  // Returns the text of a plan for this choice of a variable of pbqp().
   std::string choice_text(int variable, int32_t choice) const;
 
  private:
   enum class Kind : uint8_t { kOp, kParameter, kBatch, kReceived, kCopy };
   struct Variable {
     Kind kind = Kind::kOp;
-    int32_t index = 0;              // of the op, the input, or the value
+    int32_t index = 0;              // index of the op, the input, or the value
     const OpChoices* op = nullptr;  // kOp
     std::vector<StateId> states;    // the others
   };
@@ -92,7 +91,7 @@ class SpmdProblem {
     const std::vector<StateId>* wanted;  // [choice of the variable]
     Phase phase;
   };
-  // A value that is `root` in another layout.
+  // A value that is a view of `root`.
   struct View {
     ValueId root = kNone;
     std::map<StateId, StateId> to_root;
@@ -159,8 +158,8 @@ class SpmdProblem {
   std::vector<std::optional<View>> views_;   // [value]
   std::vector<OpId> folded_;                 // in order
   std::map<OpId, MeshChoice> fixed_;         // hubs
-  std::deque<std::vector<StateId>> mapped_;  // what Reader::wanted may point to
-  // The state in which the views of a value are taken: that of a variable.
+  std::deque<std::vector<StateId>> mapped_;  // targets of Reader::wanted
+  // Placement in which the views of a value are taken: that of a variable.
   struct Meeting {
     int variable = -1;
     std::vector<StateId> states;  // [choice]
@@ -172,7 +171,7 @@ class SpmdProblem {
   std::vector<std::vector<Reader>> readers_;  // [value]
   std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
   std::map<std::vector<StateId>, int> state_lists_;
-  std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
+  std::map<std::vector<int64_t>, int> tables_;  // ingredients of a table -> its index
 };
 
 }  // namespace medley

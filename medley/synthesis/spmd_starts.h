@@ -1,8 +1,7 @@
 #pragma once
 
-// How devices may share the rows of a batch and everything else: where the search of spmd.h begins,
-// and what all of its problems for one such division have in common. Knows nothing of what is
-// found.
+// Divisions of rows and parts among devices, from which the search of spmd.h begins, and the shared
+// data of all problems for one division. Knows nothing of results.
 
 #include <string>
 #include <vector>
@@ -15,16 +14,16 @@ namespace medley {
 
 inline constexpr const char* kSpeedPart = "speed";
 
-// On a mesh of nodes the nodes share, and the devices of a node are alike.
+// On a mesh of nodes the nodes have shares, and the devices of a node are equal.
 struct SpmdStart {
-  size_t layout = 0;           // of the search
+  size_t layout = 0;           // index in the search
   std::vector<int64_t> rows;   // [place on the first axis]
   std::vector<double> shares;  // [place] of the part "speed"
   std::vector<double> memory;  // [place] of the part "memory"; empty: there is none
   bool operator==(const SpmdStart&) const = default;
 };
 
-// What all searches for one start and number of micro-batches have in common.
+// Shared data of all searches for one start and number of micro-batches.
 struct SpmdDivision {
   SpmdStart start;
   Plan outline;  // without decisions
@@ -33,18 +32,18 @@ struct SpmdDivision {
 
 class SpmdStarts {
  public:
-  // `even`: all devices get equal shares. Requires: `request` has costs and an analysis, and
+  // `even`: gives all devices equal shares. Requires: `request` has costs and an analysis, and
   // outlives this.
   SpmdStarts(const Request& request, bool even);
 
   const std::vector<MeshLayout>& layouts() const { return layouts_; }
   const std::vector<double>& speeds(size_t layout) const { return speeds_[layout]; }
 
-  // Rows and shares by speed first.
+  // Returns the starts; the first has rows and shares by speed.
   const std::vector<SpmdStart>& of(size_t layout) const { return starts_[layout]; }
-  // Of a plan of one axis.
+  // Returns the start of a plan with a 1-D mesh.
   SpmdStart of(const Plan& plan) const;
-  // Where devices differ in memory, what is stored may be divided by it, too.
+  // Adds shares by memory for stored values, if devices differ in memory.
   SpmdStart with_memory(SpmdStart start) const;
   SpmdDivision divide(const SpmdStart& start, int64_t microbatches, SpmdPricing pricing = {}) const;
 

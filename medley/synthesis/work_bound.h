@@ -8,22 +8,21 @@
 
 namespace medley {
 
-// Lower bounds of the step time of every plan of a request's graph and rows: all devices compute
-// all the time, every op at the best rate that its size allows, and nothing is ever communicated.
-// Under a profile the best rate is that of the op's class at any size that was measured
-// (CostModel::least).
+// Lower bounds of the step time of every plan of a request's graph and rows. All devices compute
+// all the time, every op at its best rate for its size, without communication. Under a profile the
+// best rate is that of the op's class over all measured sizes (CostModel::least).
 class LeastWork {
  public:
-  // Of the kinds of the request's devices. Requires: it has costs and an analysis.
+  // Uses the device types of the request. Requires: it has costs and an analysis.
   explicit LeastWork(const Request& request);
-  // `devices`: how many there are of each kind, by its name.
+  // `devices`: the number of each device type, by name.
   Nanoseconds bound(const std::map<std::string, int>& devices) const;
 
  private:
-  std::map<std::string, std::vector<double>> times_;  // of the kind, [op], in nanoseconds
+  std::map<std::string, std::vector<double>> times_;  // [device type][op] ns
 };
 
-// The same for all devices of the request.
+// Returns the bound for all devices of the request.
 Nanoseconds work_bound(const Request& request);
 
 }  // namespace medley
