@@ -1,7 +1,7 @@
 #pragma once
 
-// Devices of a stage that do the same at the same times, if communications take what they are
-// estimated to, and what communications are for them: they need be followed once.
+// Devices of a stage in lockstep, if communications take their estimates, and the roles of
+// communications for them. One device is simulated for all.
 //
 //   mesh 2 x 4, one kind, even rows    0 1 2 3 | 4 5 6 7     tensors along rows of it, gradients
 //   followed                           0                     along columns: all do the same
@@ -15,19 +15,19 @@
 
 namespace medley {
 
-// Classes of the devices of a mesh: their ops take equally long, and who communicates along an axis
-// does so within the class, or with all of it. Each and all of them ascending.
+// Returns classes of the devices of a mesh: their ops take equally long, and they communicate
+// within the class or all with the same others. Classes and their devices are ascending.
 std::vector<std::vector<int>> alike_devices(const LoweredStage& stage,
                                             const CostModel& costs,
                                             CommunicationPrices& communications);
 
-// What a communication of their stage is for such devices.
+// Role of a communication of the stage for such devices.
 struct Role {
-  int member = 0;          // of the group that the first of them is in, which
-  int members = 1;         // so many of them are in
-  std::vector<int> leads;  // those that are the first ones of their groups
-  uint64_t group = 0;      // of the key
-  // What its exchanges are, and how many of them there were, of micro-batches that are alike.
+  int member = 0;          // first device's index in its group
+  int members = 1;         // number of them in that group
+  std::vector<int> leads;  // first ones of their groups
+  uint64_t group = 0;      // ExchangeKey::group
+  // Exchanges of equal micro-batches, and their number so far.
   struct Known {
     int microbatch = 0;  // the first of them
     const Exchanges* exchanges = nullptr;
@@ -36,9 +36,9 @@ struct Role {
   std::vector<Known> known;
 };
 
-// [communication] For some of the devices of a stage of this number. A group is known by its lane,
-// or by its devices, of which `groups` has the numbers, or by its stage, its axis (or the whole
-// mesh) and its first member.
+// Returns the roles, [communication], for some devices of a stage. `number`: of the stage. A group
+// is identified by its lane, by its devices (numbers in `groups`), or by stage, axis (or whole
+// mesh) and first member.
 std::vector<Role> roles_of(const LoweredStage& stage,
                            int number,
                            const std::vector<int>& devices,

@@ -1,8 +1,8 @@
 #pragma once
 
-// Who may go on when: the exchanges of all devices, followed message by message, or, for groups so
-// big that messages are too many, as wholes. Both keep the same promise: each of a device's
-// communication streams takes its exchanges in the order of their posts.
+// Determines when devices continue: exchanges are simulated message by message or, for groups with
+// too many messages, as a whole. In both models each communication stream processes its exchanges
+// in post order.
 
 #include <deque>
 #include <map>
@@ -15,12 +15,11 @@
 
 namespace medley {
 
-// One member's post of a communication, or that of several who do the same: the exact network has
-// only single ones.
+// A post of one member, or of several in lockstep. The exact network supports single ones only.
 struct NetworkPost {
-  int device = 0;   // of the cluster
-  int member = 0;   // of the group
-  int members = 1;  // that this stands for
+  int device = 0;   // in the cluster
+  int member = 0;   // in the group
+  int members = 1;  // members in lockstep, itself included
   ExchangeKey key;
   Nanoseconds at;
   const Exchanges* exchanges = nullptr;
@@ -31,44 +30,43 @@ class SimulatedNetwork {
  public:
   virtual ~SimulatedNetwork() = default;
   virtual int post(const NetworkPost& post) = 0;
-  // Nothing: not yet.
+  // Returns nullopt for an incomplete exchange.
   virtual std::optional<FlowEngine::Times> completion(int exchange) = 0;
   virtual void release(int exchange) = 0;
-  // Adds those whose completion came to be known since this was last asked. Returns false if that
-  // is not noted: whoever waits has to ask.
+  // Appends exchanges completed since the last call. Returns false if the network does not track
+  // this and callers must poll.
   virtual bool take_completed(std::vector<int>& exchanges) = 0;
-  // Goes on until somebody may have completed, at most to `until`. Returns false if nothing has
+  // Advances until an exchange may be complete, at most to `until`. Returns false if nothing
   // happened.
   virtual bool advance(Nanoseconds until) = 0;
-  // Nothing: as far as posts are known, nothing will happen any more.
+  // Returns the next event by the posts so far; nullopt without one.
   virtual std::optional<Nanoseconds> next_event() const = 0;
-  // Whether an exchange of the device is under way, as far as the network has gone on.
+  // Returns whether an exchange of the device is running, at the network's current time.
   virtual bool communicates(int device) const = 0;
 };
 
-// The emulator's rules, message by message (network/flow_engine.h).
+// Returns the emulator's model, message by message (network/flow_engine.h).
 std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const EngineRoom& room);
 
-// A collective begins when its last member has posted and come to it, and takes the estimate of its
+// A collective begins when its last member has posted and reached it, and takes the estimate of its
 // algorithm (network/estimate.h) for all members:
 //
 //   device 0   post .........|====== estimate ======|
 //   device 1            post |====== estimate ======|
 //
-// A transfer begins when its last sender has come to it and the links on its way are free of
-// transfers; it occupies each for its bytes, so that transfers follow each other in the order in
-// which they are ready:
+// A transfer begins when its last sender has reached it and no transfer occupies its links. It
+// occupies each link for its bytes, so transfers are served in the order in which they are ready:
 //
 //   link       |== transfer a ==|== transfer b ==|
 //   receiver    .................| latency       | latency |
 //
-// What it misses: members that begin while others are late; groups that share links with others or
-// with transfers; that transfers share links instead of waiting, which for those of one direction
-// changes who is first, not when all are there; and that a link is idle where a transfer waits for
+// The model ignores members that begin while others are late, and links shared by groups or by
+// groups and transfers. It queues transfers instead of sharing links; in one direction that changes
+// their order, not the end of all. It also ignores that a link is idle while a transfer waits for
 // another one.
 //
-// Transfers that become ready at the same instant follow each other in the order of their keys.
-// `asked_who`: whether communicates() is asked.
+// Transfers that become ready at the same instant are served in key order. `asked_who`: whether
+// communicates() is called.
 std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology,
                                                     int num_streams,
                                                     bool asked_who);

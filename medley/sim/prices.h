@@ -1,8 +1,8 @@
 #pragma once
 
-// What the pieces of a stage cost, each distinct one priced once: segments by kind of device and
-// the lengths that they depend on, communications by the lengths that their members exchange. Knows
-// nothing of when they run, nor, of what stages exchange, more than its own stage does.
+// Prices each distinct piece of a stage once: segments by device type and relevant lengths,
+// communications by the lengths exchanged. Knows nothing of when they run, and no stage but its
+// own.
 
 #include <map>
 #include <memory>
@@ -22,13 +22,13 @@
 
 namespace medley {
 
-// Adds those on whose values it depends what an op takes.
+// Adds the symbols whose values determine an op's time.
 void add_symbols_of_work(const Graph& graph, const Op& op, std::set<Symbol>& symbols);
 
 struct SegmentPrice {
   Nanoseconds time;                // the sum over its ops
-  std::vector<Nanoseconds> ends;   // [op] when it is done, from the segment's start
-  std::vector<int> ops_by_source;  // [CostSource] how many of them take time
+  std::vector<Nanoseconds> ends;   // [op] its end, from the segment's start
+  std::vector<int> ops_by_source;  // [CostSource] number of ops that take time
 };
 
 class SegmentPrices {
@@ -39,17 +39,17 @@ class SegmentPrices {
   const SegmentPrice& price(const Segment& segment, int microbatch, int device);
 
  private:
-  // What the work of a segment depends on, and its prices.
+  // Symbols that a segment's work depends on, and its prices.
   struct Known {
-    // Devices that agree in the values of these take equally long. (All differ in others, such as
-    // where their shards start.)
+    // Devices with equal values of these take equally long. Other symbols, such as shard offsets,
+    // differ on each device.
     std::vector<Symbol> symbols;
     std::map<std::pair<std::string, std::vector<int64_t>>, SegmentPrice> prices;  // by kind, values
     struct Last {
-      const std::vector<int64_t>* values = nullptr;  // of the symbols
+      const std::vector<int64_t>* values = nullptr;  // its symbols' values
       const SegmentPrice* price = nullptr;
     };
-    std::vector<Last> last;  // [device] most micro-batches are like the one before
+    std::vector<Last> last;  // [device] most micro-batches repeat it
   };
   Known& known(const Segment& segment);
 
@@ -58,20 +58,20 @@ class SegmentPrices {
   std::unordered_map<const Segment*, Known> known_;  // looked up only
 };
 
-// Where a device stands among the members of a group. Requires: it is one of them.
+// Returns the device's index in the group. Requires: it is one of them.
 int position_of(const std::vector<int>& devices, int device);
 
-// How long the bytes occupy a link that they have for themselves.
+// Returns the time for which the bytes occupy an otherwise idle link.
 Nanoseconds occupancy(const Link& link, int64_t bytes);
 
 // One communication among its members.
 struct Exchanges {
-  std::vector<int> devices;                            // of the cluster
-  int num_senders = 0;                                 // of a transfer: the first so many of them
-  Nanoseconds estimate;                                // alone in the network
-  std::vector<std::pair<int, int64_t>> bytes_by_link;  // (link, bytes), those that are used
+  std::vector<int> devices;                            // in the cluster
+  int num_senders = 0;                                 // for a transfer: its first members
+  Nanoseconds estimate;                                // on an idle network
+  std::vector<std::pair<int, int64_t>> bytes_by_link;  // (link, bytes) of used links
   int64_t num_messages = 0;
-  std::vector<std::vector<RoundStep>> steps;  // [member], if wanted
+  std::vector<std::vector<RoundStep>> steps;  // [member], if requested
 };
 
 class CommunicationPrices {
@@ -80,20 +80,20 @@ class CommunicationPrices {
   CommunicationPrices(const LoweredStage& stage,
                       const CostModel& costs,
                       bool with_messages = false);
-  // Communication `index` of the stage for the group that `device`, of the mesh, is in. The
+  // Returns communication `index` of the stage for the group of `device`, of the mesh. The
   // reference stays valid.
   const Exchanges& exchanges(int index, int microbatch, int device);
-  // How long that takes while all groups along its axis do the same.
+  // Returns its time while all groups along its axis do the same.
   Nanoseconds with_others(int index, int microbatch, int device);
-  // The first micro-batch in which all devices exchange as much as in this one.
+  // Returns the first micro-batch in which all devices exchange as much as in this one.
   int first_alike(int microbatch) const { return first_alike_[at(microbatch)]; }
-  // Whether so many devices of the mesh, ascending, that come to it at the same time are through
-  // with it at the same time, if it takes what it is estimated to: all are in one group with
-  // others, or they are whole groups.
+  // Returns whether `devices` of the mesh (ascending) that start communication `index` together
+  // also finish together under its estimate: they are in one group with others, or form whole
+  // groups.
   bool do_the_same(int index, const std::vector<int>& devices);
-  // Which member of that group the device is.
+  // Returns the index of the device in that group.
   int member(int index, int device) const;
-  // `members` of the mesh: the group, or, of a communication between stages, this stage's devices.
+  // `members` of the mesh: the group or, between stages, this stage's devices.
   Collective collective(const Communication& communication,
                         int microbatch,
                         const std::vector<int>& members) const;
@@ -112,15 +112,15 @@ class CommunicationPrices {
       known_;                     // the number: of senders
   std::vector<int> first_alike_;  // [microbatch]
   std::map<std::tuple<int, int, int>, const Exchanges*>
-      found_;  // (index, the first micro-batch alike, first member)
+      found_;  // (index, first equal micro-batch, first member)
 };
-// What is found stays where it is when a vector of them grows.
+// Growing a vector must not move found entries.
 static_assert(std::is_nothrow_move_constructible_v<CommunicationPrices>);
 
-// Returns at least as many posts and messages as a step has.
+// Returns upper bounds of posts and messages per step.
 struct NetworkSize {
   int64_t posts = 0, messages = 0;
-  int64_t between_stages = 0;  // of the messages
+  int64_t between_stages = 0;  // part of `messages`
 };
 NetworkSize network_size(const Program& program);
 

@@ -1,21 +1,20 @@
 #pragma once
 
-// What will happen when a program runs: the same calls, segments and communications that the
-// runtime executes, with times from the cost model. Every device has a stream for ops and streams
-// for communications (stream_of() of program/lanes.h); messages share links as the emulator's do
-// (network/flow_engine.h), so both agree to the nanosecond where they are told the same times of
-// ops.
+// Simulates a program: the calls, segments and communications that the runtime executes, with times
+// from the cost model. Each device has a stream for ops and streams for communications (stream_of()
+// of program/lanes.h). Messages share links as in the emulator (network/flow_engine.h), so both
+// agree exactly if given equal op times.
 //
 //   device 0   segment | post a | segment ........... | wait a | segment
 //   device 1   segment .......... | post a | segment  | wait a | segment
 //   network                                 a ========
 //
-// What stages send each other is posted ahead by who receives it; who sends waits where too many
-// are under way (Communication::depth).
+// Receivers post messages between stages ahead; senders wait at Communication::depth messages in
+// transit.
 //
-// While a device communicates, its ops take longer by the factor that the profile has for its kind,
-// if it has one (CostModel::overlap_slowdown). Integer nanoseconds, deterministic. Knows nothing of
-// strategies or of how plans are found.
+// While a device communicates, its ops take longer by the profile's factor for its type, if any
+// (CostModel::overlap_slowdown). Integer ns, deterministic. Knows nothing of strategies or of how
+// plans are found.
 
 #include <map>
 #include <string>
@@ -31,44 +30,44 @@
 namespace medley {
 
 struct SimulateOptions {
-  // Steps of more messages are simulated by the estimates of their communications (sim/network.h).
-  // A ring or direct all-reduce of n devices has 2 n (n - 1) messages.
+  // Steps with more messages are simulated by the estimates of their communications
+  // (sim/network.h). A ring or direct all-reduce of n devices has 2 n (n - 1) messages.
   int64_t exact_messages = 1'000'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
-  bool relays = false;  // fill its relays and when it goes backward
+  bool relays = false;  // fill its relays and backward times
 };
 
 struct SimulatedCall {
   Call call;
   Nanoseconds computes;
   Nanoseconds waits;  // for exchanges of its own stage
-  Nanoseconds ends;   // when the device is through with it
+  Nanoseconds ends;   // when the device finishes it
   bool operator==(const SimulatedCall&) const = default;
 };
 
-// A device's own part in one.
+// A device's own part in a relay.
 struct SimulatedRelay {
-  int communication = 0;  // of its stage
+  int communication = 0;  // in its stage
   TimeSpan span;
   bool operator==(const SimulatedRelay&) const = default;
 };
 
 struct SimulatedDevice {
-  int device = 0;  // of the cluster
+  int device = 0;  // in the cluster
   int stage = 0;
   Nanoseconds computes;      // its compute stream is busy
-  Nanoseconds waits;         // its compute stream stands still, until the step ends
-  Nanoseconds idles;         // of that, not for exchanges of its own stage: for other stages
-  Nanoseconds others;        // of that, for other pipelines: its own has come to what all sum
-  Nanoseconds communicates;  // its communication streams are busy, overlapped or not; their sum
-  // As memory_use() (memory/memory.h) counts.
+  Nanoseconds waits;         // its compute stream is idle, until the step ends
+  Nanoseconds idles;         // part of `waits` for other stages
+  Nanoseconds others;        // part of `idles` for other pipelines, at a joint sum
+  Nanoseconds communicates;  // sum over its communication streams, overlapped or not
+  // Counted as by memory_use() (memory/memory.h).
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
   std::vector<SimulatedCall> calls;                               // in their order
   std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
-  std::vector<TimeSpan> backward;      // in which it computes the backward phase, in their order
-  std::vector<SimulatedRelay> relays;  // in the order in which it waits for them
+  std::vector<TimeSpan> backward;                                 // backward phase, in order
+  std::vector<SimulatedRelay> relays;                             // in the order of its waits
   bool operator==(const SimulatedDevice&) const = default;
 };
 
@@ -76,15 +75,15 @@ struct Simulation {
   Nanoseconds step;                              // until the last device is done
   std::vector<SimulatedDevice> devices;          // those of the program, in its order
   std::map<std::string, int64_t> bytes_by_link;  // Link::name -> bytes in a step
-  std::map<CostSource, int> ops_by_source;       // how many of the ops that take time
-  int64_t events = 0;                            // segments and messages followed
-  bool exact = true;  // else by estimates: of what the emulation would do, a little less
+  std::map<CostSource, int> ops_by_source;       // number of ops that take time
+  int64_t events = 0;                            // segments and messages simulated
+  bool exact = true;  // false: by estimates, slightly below the emulation
   Trace trace;
-  double bubble() const;  // what devices idle, as a share of their time
+  double bubble() const;  // idle share of the devices' time
   bool operator==(const Simulation&) const = default;
 };
 
-// One step.
+// Simulates one step.
 Simulation simulate(const Program& program,
                     const CostModel& costs,
                     const SimulateOptions& options = {});

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the functions of one stage take by themselves, without its neighbours: ops one after the
-// other, communications among its own devices beside them, from their posts on and one after the
-// other. What other stages send is there at once.
+// Times of the functions of one stage by themselves, without neighbours. Ops run in sequence;
+// communications among its devices overlap them from their posts on, also in sequence. Messages
+// from other stages arrive immediately.
 
 #include "medley/cost/cost_model.h"
 #include "medley/program/program.h"
@@ -10,16 +10,16 @@
 namespace medley {
 
 struct FunctionTimes {
-  Nanoseconds prologue, forward, backward;  // of the first micro-batch
-  // Of `backward`, ops that no other stage waits for (program/call_parts.h); none where devices
-  // of the stage exchange meanwhile what others wait for.
+  Nanoseconds prologue, forward, backward;  // first micro-batch
+  // Part of `backward` in ops that no other stage waits for (program/call_parts.h); 0 if the
+  // stage's devices exchange results for other stages meanwhile.
   Nanoseconds weights;
-  Nanoseconds update;  // what is done once a step, and the rest of the exchange of gradients
+  Nanoseconds update;  // once per step, with the exposed gradient exchange
   bool operator==(const FunctionTimes&) const = default;
 };
 
-// As `device`, of the mesh, sees it: all others are taken to be as far. Groups of an axis that do
-// the same share the links that they have in common.
+// Returns the times on `device`, of the mesh; all others are assumed in lockstep. Groups of an axis
+// that do the same share their common links.
 FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, int device);
 
 }  // namespace medley
