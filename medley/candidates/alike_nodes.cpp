@@ -15,7 +15,7 @@ Connection connection(const Topology& topology, int from, int to) {
 
 namespace {
 
-// Inside a node, and between any two: [from][to], [node][node] between its first devices.
+// Returns [from][to] links inside a node, and [node][node] between the first devices of nodes.
 std::vector<std::vector<Connection>> links_between(const Topology& topology,
                                                    const std::vector<std::vector<int>>& nodes) {
   std::vector<std::vector<Connection>> links(nodes.size());
@@ -58,8 +58,8 @@ AlikeNodes::AlikeNodes(const Cluster& cluster,
 }
 
 std::vector<int> AlikeNodes::first_alike(const std::vector<int>& devices) const {
-  std::map<size_t, size_t> stands_for;         // node -> the one in its place
-  std::vector<size_t> next(nodes_.size(), 0);  // [first of those alike] where to look on
+  std::map<size_t, size_t> stands_for;         // node -> its representative
+  std::vector<size_t> next(nodes_.size(), 0);  // [representative] start of its search
   std::vector<int> result;
   for (const int device : devices) {
     const auto [node, place] = places_.at(device);

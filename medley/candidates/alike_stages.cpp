@@ -3,7 +3,7 @@
 namespace medley {
 namespace {
 
-// Returns false if it is known by another name already.
+// Returns false if it already has another name.
 bool add(std::map<std::string, std::string>& names,
          const std::string& from,
          const std::string& to) {

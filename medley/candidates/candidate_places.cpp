@@ -120,8 +120,8 @@ StageMesh CandidatePlaces::mesh(const StageRange& range) const {
   return own;
 }
 
-// Where the pipelines of a candidate lie: one after the other, so that neighbours are near, or by
-// the first layers of their stages.
+// Places the pipelines of a candidate in sequence, so that neighbours are near, or ordered by the
+// first layers of their stages.
 PlanDevices CandidatePlaces::devices_of(const PlanCandidate& candidate) const {
   std::vector<std::pair<size_t, size_t>> order;  // pipeline, stage
   for (size_t p = 0; p < candidate.pipelines.size(); ++p)

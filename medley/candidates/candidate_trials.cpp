@@ -15,9 +15,9 @@
 namespace medley {
 namespace {
 
-// How long pipelines still sum gradients of layers once they are done, roughly: a stage sends and
-// receives, of its layers, two parts in as many as there are pipelines to and from each other one,
-// while the stages before it in its pipeline go backward.
+// Estimates the time in which D pipelines sum gradients after they are done. A stage exchanges 2 /
+// D of its layers' gradients with each other pipeline, while earlier stages of its pipeline run
+// backward.
 Nanoseconds relays_after(const CandidatePlaces& places,
                          const PlanCandidate& candidate,
                          const std::vector<PipelinePlan>& plans) {
@@ -28,7 +28,7 @@ Nanoseconds relays_after(const CandidatePlaces& places,
   };
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p) {
-    // Equal pipelines sum for as long.
+    // Equal pipelines take equally long.
     if (!is_first_alike(plans, p)) continue;
     Nanoseconds hidden;
     for (size_t s = 0; s < plans[p].stages.size(); ++s) {
@@ -53,8 +53,8 @@ Nanoseconds relays_after(const CandidatePlaces& places,
   return most;
 }
 
-// Returns the step of all micro-batches; the program has the first ones. The time of one more is
-// read off the backward calls of the first stage while the pipeline is full.
+// Returns the step of all micro-batches from a program with the first ones. The time of one more is
+// measured between backward calls of the first stage in steady state.
 Nanoseconds simulated_step(const CandidateTrial& trial, const CostModel& costs) {
   const Simulation simulated = simulate(trial.program, costs);
   const std::vector<LoweredStage>& stages = trial.program.stages;
@@ -68,7 +68,7 @@ Nanoseconds simulated_step(const CandidateTrial& trial, const CostModel& costs) 
     if (stage > 0 && stages[at(stage)].pipeline == stages[at(stage - 1)].pipeline) continue;
     std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
     for (const SimulatedCall& each : device.calls) by_kind[each.call.function].push_back(each.ends);
-    // Where nothing is trained there is no backward call.
+    // Without training there is no backward call.
     const auto backward = by_kind.find(FunctionKind::kBackward);
     const std::vector<Nanoseconds>& ends =
         backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
@@ -149,7 +149,7 @@ std::optional<WholeStages> CandidateTrials::stages(const PlanCandidate& candidat
       };
       stage.room = room({});
       if (is_whole_ || more.is_whole) stage.option.weights = {};
-      // Part of it may grow with what is in flight.
+      // A part of it may grow with the in-flight count.
       if (more.bytes > Bytes{})
         stage.room = std::max(std::min(stage.room, more.in_flight / 2), room(more.bytes));
       plan.stages.push_back(stage);
@@ -189,14 +189,14 @@ Nanoseconds CandidateTrials::time_of(const PlanCandidate& candidate,
 Pipeline CandidateTrials::to_pipeline(const PipelineCandidate& candidate,
                                       const std::vector<std::vector<int>>& devices,
                                       const PipelineTurns& turns) {
-  const auto shares = [&](size_t s) {  // over the devices of the first axis
+  const auto shares = [&](size_t s) {  // on the first axis
     return shares_of_rows(places_.mesh(candidate.stages[s]),
                           solution(candidate, s)->stage.mesh.shape[0]);
   };
   Pipeline pipeline;
   pipeline.microbatches = cut_into_microbatches(apportion(places_.rows_of(candidate), shares(0)),
                                                 candidate.microbatches);
-  // Nothing need be said of a stage where saying nothing is as good.
+  // Stages for which the defaults are as good need no entries.
   std::vector<std::pair<const StageQuery, bool>*> missing;
   for (size_t s = 0; s < candidate.stages.size(); ++s)
     if (const auto [found, is_new] = defaults_suffice_.try_emplace(places_.query(candidate, s));
@@ -241,8 +241,8 @@ std::optional<CandidateTrial> CandidateTrials::trial(const PlanCandidate& candid
   return trial;
 }
 
-// Until it is full, as long again, and until it is empty; all, if these are not many times as many,
-// or pipelines differ.
+// Lowers the micro-batches of warm-up, as many again, and the drain. Lowers all if they are few, or
+// pipelines differ.
 void CandidateTrials::lower(CandidateTrial& trial) const {
   const std::vector<PipelinePlan>& all = trial.pipelines;
   const bool alike = std::ranges::count(all, all[0]) == std::ssize(all);

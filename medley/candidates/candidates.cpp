@@ -12,9 +12,9 @@
 namespace medley {
 namespace {
 
-constexpr double kClearlySlower = 1.02;  // of what is timed
+constexpr double kClearlySlower = 1.02;  // factor between timed steps
 constexpr size_t kTriedAtOnce = 2;
-constexpr int kFew = 2;  // considered of which none beats what is known
+constexpr int kFew = 2;  // evaluations without success before the search stops
 
 }  // namespace
 
@@ -39,7 +39,7 @@ std::vector<std::optional<Nanoseconds>> CandidateSet::add(
     if (std::optional<PlanCandidate> other = places_.placed_otherwise(candidates[i]))
       all.push_back({std::move(*other), i, {}});
   }
-  trials_.solve(candidates);  // so that there is no more to find
+  trials_.solve(candidates);  // all solutions are then cached
   for_each_in_parallel(all.size(), [&](size_t i) { all[i].time = time_of(all[i].candidate); });
   std::vector<std::optional<Nanoseconds>> times(candidates.size());
   for (Placed& placed : all) {
@@ -61,7 +61,7 @@ std::optional<Nanoseconds> CandidateSet::time_of(const PlanCandidate& candidate)
   const std::optional<WholeStages> plans = trials_.wholes(candidate);
   if (!plans) return std::nullopt;
   const Nanoseconds time = trials_.time_of(candidate, *plans);
-  // The timer knows no port that several pipelines have.
+  // The timer ignores ports shared by several pipelines.
   return plans->size() > 1 ? std::max(time, least_step(places_, candidate)) : time;
 }
 
@@ -85,7 +85,7 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<CandidateTria
   if (why && misfit_.empty()) misfit_ = *why;
 }
 
-// Whether by the timer no step of it is shorter than what is known.
+// Returns whether the timer excludes a step shorter than the known one.
 bool CandidateSet::is_too_slow(Nanoseconds time) const {
   return request_.faster_than && time / *request_.faster_than > kTimerOff;
 }
@@ -100,7 +100,7 @@ void CandidateSet::try_next(std::vector<std::optional<CandidateTrial>>& trials) 
     std::optional<CandidateTrial>& made = trials.emplace_back();
     why_left_out(request_, [&] { made = trials_.trial(timed_[i].candidate); });
   }
-  // evaluate() says why one is left out.
+  // evaluate() reports the reason if one is skipped.
   for_each_in_parallel(trials.size() - begin, [&](size_t i) {
     std::optional<CandidateTrial>& trial = trials[begin + i];
     if (!trial) return;
@@ -117,17 +117,17 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
     return i == 0 || timed_[i].time != timed_[i - 1].time;
   };
   if (starting) starting(0);
-  std::vector<std::optional<CandidateTrial>> trials;  // of the first ones
-  int times = 0;                                      // considered
+  std::vector<std::optional<CandidateTrial>> trials;  // first ones
+  int times = 0;                                      // evaluated
   for (size_t i = 0; i < timed_.size(); ++i) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
       if (is_too_slow(time)) break;
       if (best_ && times >= most) break;
-      // Where several are slower than the timer says, so are the next.
+      // If several are slower than the timer predicts, so are the next.
       if (best_ && times >= kFew && request_.faster_than && best_step_ >= request_.faster_than)
         break;
-      // The timer knows less of what waits for what: it rarely says more than the simulator.
+      // The timer misses some waits, so it rarely exceeds the simulator.
       if (best_ && time >= *best_step_) break;
       if (starting && times > 0) starting(times);
       ++times;

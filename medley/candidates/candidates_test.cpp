@@ -1,5 +1,5 @@
-// Where the pipelines of a candidate lie: both placements are made into plans, and the faster one,
-// by the simulator, is taken.
+// Tests the device mapping of pipelines: both mappings become plans, and the faster one by the
+// simulator wins.
 
 #include "medley/candidates/candidates.h"
 
@@ -22,8 +22,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Two nodes of two devices, which compute so fast that it is the link between nodes that counts;
-// two pipelines of two stages on single devices.
+// Two nodes of two devices so fast that the link between nodes dominates; two pipelines of two
+// stages on single devices.
 class PlacementTest : public ::testing::Test {
  protected:
   PlacementTest()
@@ -45,7 +45,7 @@ class PlacementTest : public ::testing::Test {
             .cache = {.analysis = &analysis}};
   }
 
-  // What is chosen of both placements, or the plan of the one given.
+  // Returns the best plan of both mappings, or of the given one.
   Plan best(int64_t rows, std::optional<Together> only = std::nullopt) const {
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
@@ -71,7 +71,7 @@ class PlacementTest : public ::testing::Test {
     return std::get<Plan>(candidates.best());
   }
 
-  // Ports take so much of the step of each candidate at least, and no longer than it.
+  // Checks that ports take at least `share` of each candidate's step, and at most all of it.
   void expect_ports_bound(const std::vector<std::vector<StageRange>>& chains,
                           int64_t rows,
                           double share) const {
@@ -108,7 +108,7 @@ class PlacementTest : public ::testing::Test {
     return simulate(lower(graph, plan, cluster, {}), CostModel(cluster)).step;
   }
 
-  // The found one is the faster of the two, and they differ.
+  // Checks that the result is the faster of the two, and that they differ.
   void expect_best(const Plan& found, Together faster, Together slower, int64_t rows) const {
     EXPECT_EQ(found, best(rows, faster));
     EXPECT_LT(step(found), step(best(rows, slower)));
@@ -144,7 +144,7 @@ TEST_F(PlacementTest, NeighboursAreTogetherWhereActivationsAreMore) {
   expect_best(found, Together::kNeighbours, Together::kSameLayers, 8192);
 }
 
-// A node between two others receives what comes up and what comes down through one port.
+// A node between two others receives activations and gradients through one port.
 TEST_F(PlacementTest, PortsBoundTheStep) {
   cluster.pools = {{"a", 3, 2, cluster.pools[0].kind, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -157,7 +157,7 @@ TEST_F(PlacementTest, PortsBoundTheStep) {
       stages.push_back({cuts[s], cuts[s + 1], 0, devices[s]});
     return stages;
   };
-  // Stages that are nodes, or parts of them, or several.
+  // Stages are nodes, parts of nodes, or several nodes.
   expect_ports_bound({all_of({2, 4}, {2, 2, 2})}, 8192, 0.75);
   expect_ports_bound({all_of({3}, {4, 2})}, 8192, 0);
   expect_ports_bound({all_of({1, 2, 4}, {1, 1, 2, 2})}, 8192, 0);
@@ -169,7 +169,7 @@ TEST_F(PlacementTest, PortsBoundTheStep) {
     }
 }
 
-// Pipelines that are alike are full for as long: few of their micro-batches are simulated.
+// Equal pipelines are in steady state equally long: few of their micro-batches are simulated.
 TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});
@@ -188,7 +188,7 @@ TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
   }
 }
 
-// A stage with room for two micro-batches holds up the next one, which is far. Recomputation makes
+// A stage with room for two micro-batches delays the next one, which is far. Recomputation makes
 // room for more. Equal pipelines stay equal.
 TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
   cluster.networks[1].latency = 20e-3;
@@ -225,7 +225,7 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
   }
 }
 
-// What is computed again for the gradient of a weight is not kept until that may come.
+// Values recomputed for a weight gradient are not kept until a deferred call.
 TEST_F(PlacementTest, StagesThatComputeAgainHaveNoLateWeights) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});

@@ -19,7 +19,7 @@ void scale(Quantity& quantity, double factor) {
   quantity = {static_cast<int64_t>(static_cast<double>(quantity.value) * factor)};
 }
 
-// Layers, and their parts.
+// Layers and their parts.
 struct Parts {
   Parts(CandidateTrials& whole, CandidateTrials& finer) : layers(whole), parts(finer) {
     const std::vector<Layer>&all = whole.places().layers, &own = finer.places().layers;
@@ -39,10 +39,10 @@ struct Parts {
 
   CandidateTrials &layers, &parts;
   std::vector<int> layer_of;   // [part]
-  std::vector<double> shares;  // [part] of the flops of its layer
+  std::vector<double> shares;  // [part] of its layer's flops
 };
 
-// A pipeline with other cuts: what its stages and cuts take is read off those that it has.
+// A pipeline with other cuts; times of its stages and cuts are scaled from the original ones.
 class OtherCuts {
  public:
   OtherCuts(const PipelineCandidate& pipeline,
@@ -94,11 +94,11 @@ class OtherCuts {
   const PipelinePlan& plan_;
   const bool is_alone_;
   const Parts& parts_;
-  const std::vector<CutBytes> cuts_;       // [part] what crosses behind it
+  const std::vector<CutBytes> cuts_;       // [part] bytes over the cut after it
   std::vector<std::vector<double>> sums_;  // [stage][part] of times before it
 };
 
-// Cuts [first, last] moved by so many parts. Nothing if a stage has none then.
+// Moves cuts [first, last] by `parts`. Returns nullopt if a stage becomes empty.
 std::optional<PipelineCandidate> shifted(PipelineCandidate pipeline,
                                          size_t first,
                                          size_t last,
@@ -112,7 +112,7 @@ std::optional<PipelineCandidate> shifted(PipelineCandidate pipeline,
   return pipeline;
 }
 
-// With cuts between parts of layers.
+// A start with cuts between parts of layers.
 struct Start {
   PlanCandidate candidate;
   std::vector<PipelinePlan> stages;  // as wholes
@@ -130,8 +130,8 @@ Start in_parts(Start start, const Parts& parts) {
   return start;
 }
 
-// A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one
-// goes back, which it may while a stage still makes gradients of weights.
+// Returns a lower bound of a pipeline's time. A stage waits for its first micro-batch and does all;
+// the last one then goes back, possibly before the stage's deferred weight gradients.
 Nanoseconds takes_at_least(const PipelinePlan& plan) {
   Nanoseconds most, forward, back;
   for (const PipelineStage& stage : plan.stages) {
@@ -145,13 +145,13 @@ Nanoseconds takes_at_least(const PipelinePlan& plan) {
 }
 
 struct Moved {
-  Nanoseconds time;  // as read off
+  Nanoseconds time;  // estimate
   PlanCandidate candidate;
   auto operator<=>(const Moved&) const = default;
 };
 
-// Moves cuts one by one, or two neighbours together, as long as that is faster. Equal pipelines
-// keep equal cuts.
+// Moves cuts one by one, or two neighbours together, while that is faster. Equal pipelines keep
+// equal cuts.
 Moved moved(const Start& start, const Parts& parts) {
   const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
   Moved best{before, start.candidate};
@@ -160,7 +160,7 @@ Moved moved(const Start& start, const Parts& parts) {
     if (!is_first_alike(start.stages, p)) continue;
     const bool is_alone = start.stages.size() == 1;
     const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
-    // Rows may differ.
+    // Their rows may differ.
     const auto with = [&](const PipelineCandidate& one, const PipelinePlan& plan) {
       std::pair<PlanCandidate, std::vector<PipelinePlan>> all{best.candidate, known};
       for (size_t q = p; q < known.size(); ++q) {

@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-// Two devices, one of them so much faster, or more of each.
+// Returns devices of two types, `of_each` per type, one `faster` times as fast.
 Cluster unlike_devices(double faster, int of_each = 1) {
   const auto kind = [](const char* name, double speed) {
     return DeviceKind{name, {}, {{DType::kF32, 1e10 * speed}}, 1e10, 1e13, 1e-8};
@@ -43,8 +43,7 @@ Request asked(const Graph& graph,
           .cache = {.analysis = &analysis}};
 }
 
-// Two blocks have six layers, five cuts: where finer ones find something, it is faster than all of
-// these.
+// Two blocks have six layers, five cuts. If finer cuts win, they beat all of these.
 TEST(FineCuts, AreFasterThanAllCutsBetweenLayers) {
   const Graph graph = gpt();
   const GraphAnalysis analysis = analyse(graph, {});
@@ -75,7 +74,7 @@ TEST(FineCuts, AreFasterThanAllCutsBetweenLayers) {
   EXPECT_GE(faster, 2);
 }
 
-// Stages of two pipelines take as long, but one does a row more: cuts move in both, rows do not.
+// Stages of two pipelines take equally long, but one has a row more: only their cuts move.
 TEST(FineCuts, PipelinesThatAreAlikeKeepTheirRows) {
   const Graph graph = gpt();
   const GraphAnalysis analysis = analyse(graph, {});

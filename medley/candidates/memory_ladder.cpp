@@ -15,15 +15,15 @@
 namespace medley {
 namespace {
 
-constexpr int kMostRepairs = 8;  // of a plan that does not fit
+constexpr int kMostRepairs = 8;  // per plan that does not fit
 
 struct Shortage {
   size_t pipeline = 0, stage = 0;
-  int device = 0;  // of the cluster
+  int device = 0;  // in the cluster
   double bytes = 0;
 };
 
-// The inputs of a micro-batch on the first device, which has most rows.
+// Returns the bytes of a micro-batch's inputs on the first device, which has most rows.
 int64_t batch_bytes(const LoweredStage& stage) {
   int64_t sum = 0;
   for (const Input& input : stage.graph.inputs)
@@ -37,17 +37,17 @@ void recompute(StageConfig& config, std::string_view how, int in_flight) {
   config.in_flight = how == kRecompute[2] ? in_flight : 1;
 }
 
-// Returns whether there is a higher price of memory for the stage, which it has then.
+// Raises the stage's memory price. Returns false if it is the highest.
 bool raise_price(StageConfig& config, const StageRange& range) {
   if (range.devices == 1 || config.byte_price >= kMostBytePrice) return false;
   config.byte_price = std::max(1.0, config.byte_price * kBytePriceStep);
   return true;
 }
 
-// Of each stage the device that lacks most, where the inputs of micro-batches that are not lowered
-// wait, too. The stage that lacks most is first.
+// Finds the device of each stage that lacks most, counting inputs of micro-batches that are not
+// lowered. The stage that lacks most is first.
 std::vector<Shortage> find_shortages(const CandidateTrial& trial, const Cluster& cluster) {
-  std::vector<Shortage> worst;  // of stages in their order
+  std::vector<Shortage> worst;  // in stage order
   for (const auto& [stage, device, use] : memory_uses(trial.program)) {
     const LoweredStage& lowered = trial.program.stages[at(stage)];
     const auto p = at(lowered.pipeline);
@@ -79,8 +79,8 @@ std::string explain(const Shortage& shortage, const CandidateTrial& trial, const
       to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
 }
 
-// As it is, if that is said to be of use, with a higher price of memory for a stage, or with more
-// of it computed again: the fastest that has room. Pipelines that are alike stay so.
+// Returns the fastest change with room: none (if that may help), a higher memory price for a stage,
+// or more recomputation. Equal pipelines stay equal.
 std::optional<PlanCandidate> with_less_memory(CandidateTrials& trials,
                                               const PlanCandidate& candidate,
                                               size_t pipeline,
@@ -126,8 +126,8 @@ std::optional<PlanCandidate> with_less_memory(CandidateTrials& trials,
   return best;
 }
 
-// As it is at higher and higher prices of memory, then the same with blocks and with all computed
-// again: the first that has room. Returns whether one has.
+// Tries rising memory prices, then these with blocks and with all recomputed, and keeps the first
+// that fits. Returns whether one fits.
 bool make_room(CandidateTrials& trials, PipelineCandidate& pipeline, size_t stage, bool is_alone) {
   StageConfig& config = pipeline.configs[stage];
   const StageConfig first = config;
@@ -174,7 +174,7 @@ void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
         return;
 }
 
-// The first of equal pipelines stands for all of them.
+// The first of equal pipelines represents all of them.
 void make_more_room(CandidateTrials& trials, PlanCandidate& candidate) {
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
     if (!is_first_alike(candidate.pipelines, p)) continue;
@@ -201,8 +201,8 @@ bool fit(CandidateTrials& trials,
     if (!trial) trial = trials.trial(candidate, extra);
     if (!trial) return false;
     if (trial->program.stages.empty()) trials.lower(*trial);
-    // Whether it fits need not be known of one that is slower than one that does, and how long it
-    // takes need not be known of the first before it fits.
+    // A candidate slower than a fitting one needs no memory check. The first candidate needs no
+    // time before it fits.
     if (below && !trial->step) trials.simulate(*trial);
     if (below && *trial->step >= *below) return false;
     const std::vector<Shortage> shortages = find_shortages(*trial, cluster);
@@ -221,14 +221,14 @@ bool fit(CandidateTrials& trials,
       --repair;
       continue;
     }
-    // Pipelines that are alike lack the same.
+    // Equal pipelines have equal shortages.
     const auto [p, s, device, missing] = shortages[0];
     const PipelineStage& stage = trial->pipelines[p].stages[s];
     const int in_flight = trial->turns[p].in_flight[s];
     const Bytes found = trials.places().pools[at(stage.range.pool)].memory +
                         Bytes{static_cast<int64_t>(std::ceil(missing))};
     const PipelineCandidate& lacks = candidate.pipelines[p];
-    // With fewer in flight it may lack no less.
+    // Fewer in flight may leave the shortage as large.
     const bool may_help = in_flight >= extra[p][s].in_flight || missing < extra[p][s].missing;
     for (size_t q = 0; q < candidate.pipelines.size(); ++q)
       if (candidate.pipelines[q] == lacks)

@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-// Between pools, and [p][p] between the first two nodes of one.
+// Returns connections between pools, and [p][p] between the first two nodes of one.
 std::vector<std::vector<Connection>> connections_of(const std::vector<DevicePool>& pools,
                                                     const Topology& topology) {
   std::vector<std::vector<Connection>> all(pools.size());
@@ -27,7 +27,7 @@ std::vector<std::vector<Connection>> connections_of(const std::vector<DevicePool
   return all;
 }
 
-// Inside a node.
+// Returns the connection inside a node.
 Connection fabric_of(const DevicePool& pool, const Topology& topology) {
   if (pool.per_node == 1) return std::nullopt;
   const Path path = topology.path(pool.devices[0], pool.devices[1]);
@@ -44,7 +44,7 @@ class PoolJoiner {
       fabrics_.push_back(fabric_of(pool, request.costs->topology()));
   }
 
-  // Those that are equally connected, or all of one kind that are connected at all.
+  // Joins pools that are equally connected, or all connected pools of one type.
   std::vector<DevicePool> joined(bool equally) const {
     std::vector<std::vector<size_t>> groups;
     for (size_t p = 0; p < pools_.size(); ++p) {
@@ -80,7 +80,7 @@ class PoolJoiner {
     return pools_[a].per_node == pools_[b].per_node && kind(a) == kind(b);
   }
 
-  // Whether no node can be told from one of the other pool, but for its name.
+  // Returns whether nodes of both pools differ only in name.
   bool are_alike(size_t a, size_t b) const {
     if (a == b) return true;
     if (!are_of_one_kind(a, b) || fabrics_[a] != fabrics_[b] || !connections_[a][b]) return false;
@@ -115,7 +115,7 @@ std::vector<DevicePool> pools_of_cluster(const Request& request) {
   return result;
 }
 
-// Whether a mesh would lie on parts of two nodes if each came behind the one before.
+// Returns whether a mesh straddles two nodes if stages are laid out in sequence.
 bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRange>& stages) {
   std::vector<int> used(pools.size(), 0);
   for (const StageRange& stage : stages) {
@@ -156,7 +156,7 @@ std::vector<DevicePool> fastest_pools(const Request& request) {
 
 DevicePool mixed(const DevicePool& a, const DevicePool& b, const std::map<int, double>& speeds) {
   const auto all_a = static_cast<int>(a.devices.size()), all_b = static_cast<int>(b.devices.size());
-  // Whether a part of a pool is a mesh: some units within a node, or whole nodes.
+  // Returns whether a part of a pool is a mesh: units within a node, or whole nodes.
   const auto is_mesh = [](int devices, const DevicePool& pool) {
     return devices % pool.unit == 0 &&
            (pool.per_node % devices == 0 || devices % pool.per_node == 0);

@@ -41,7 +41,7 @@ TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
   EXPECT_THAT(all[0].devices, ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(all[0].per_node, 2);
   EXPECT_THAT(all[1].devices, ElementsAre(4, 5, 6));
-  // A node of which only one device is used is no node of two.
+  // A node with only one used device differs from one with two.
   const auto some = pools_of(request(graph, cluster, {"a/1/1", "a/0/0", "a/1/0", "b/0/2"}));
   ASSERT_EQ(some.size(), 3u);
   EXPECT_THAT(some[0].devices, ElementsAre(0));
@@ -49,7 +49,7 @@ TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
   EXPECT_THAT(some[2].devices, ElementsAre(6));
 }
 
-// As many nodes of one pool would be.
+// Pools that equal nodes of a single pool.
 TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
   std::vector<NodePool> all;
   Network lan{"lan", false, {}, 1e9, 1e-3, {}};
@@ -75,13 +75,13 @@ TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
   EXPECT_EQ(joined[1].devices.size(), 12u);
   EXPECT_TRUE(joined[0].alike && joined[1].alike);
   EXPECT_EQ(joined[0].per_node, 2);
-  // Two that have a faster link to each other than to the rest are a pool of their own.
+  // Two nodes with a faster link between them are a pool of their own.
   const std::vector<DevicePool> near =
       pools_on(all, {fabric, lan, {"near", false, {"a3", "a4"}, 1e10, 1e-3, {}}});
   ASSERT_EQ(near.size(), 3u);
   EXPECT_THAT(near[1].devices, ElementsAre(8, 9, 10, 11));
   EXPECT_EQ(pools_on(few, {fabric, lan}).size(), 5u);
-  // No two have the same links: all of a kind are joined, but one is not like another.
+  // All links differ: nodes of one type are joined, but are not interchangeable.
   std::vector<Network> chain{fabric, lan};
   for (size_t i = 0; i + 1 < all.size(); ++i)
     chain.push_back({"link" + std::to_string(i),
@@ -106,7 +106,7 @@ TEST(Pools, HaveMeshesThatDivideANodeAndWholeNodes) {
   EXPECT_THAT(sizes(2, 6), ElementsAre(1, 2, 6, 12));
 }
 
-// Laid out from the largest on, a mesh smaller than a node lies within one.
+// Laid out largest first, a mesh smaller than a node stays within one.
 TEST(Pools, AreLaidOutWithoutStraddlingNodes) {
   const std::vector<DevicePool> pools{{{0, 1, 2, 3, 4, 5, 6, 7}, 4, true}, {{8, 9}, 2, true}};
   const auto found = lay_out(pools, {{0, 1, 0, 1}, {1, 2, 1, 2}, {2, 3, 0, 2}, {3, 4, 0, 4}});
@@ -115,15 +115,15 @@ TEST(Pools, AreLaidOutWithoutStraddlingNodes) {
       ElementsAre(ElementsAre(6), ElementsAre(8, 9), ElementsAre(4, 5), ElementsAre(0, 1, 2, 3)));
 }
 
-// The stages that other pools send to are at the ports of different nodes.
+// The stages that communicate with other pools are at the ports of different nodes.
 TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
   const std::vector<DevicePool> pools{{{0, 1, 2, 3}, 2, true}};
   EXPECT_THAT(lay_out(pools, {{0, 1, 0, 1}, {1, 2, 0, 1}, {2, 3, 0, 2}}),
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
 }
 
-// Eight devices in a node and four in two nodes: a unit is two of the first and one of the others,
-// and two units have a whole node of the others.
+// Eight devices in one node and four in two nodes. A unit is two of the first and one of the
+// others; two units contain a whole node of the others.
 TEST(Pools, OfTwoKindsAreOneOfUnits) {
   const DevicePool a{{0, 1, 2, 3, 4, 5, 6, 7}, 8}, b{{8, 9, 10, 11}, 2};
   std::map<int, double> speeds;
@@ -133,16 +133,16 @@ TEST(Pools, OfTwoKindsAreOneOfUnits) {
   EXPECT_EQ(pool.speeds, speeds);
   EXPECT_EQ(pool.per_node, 12);
   EXPECT_THAT(mesh_sizes(pool), ElementsAre(3, 6, 12));
-  // A third kind is added to whole units of the others.
+  // A third type is added to whole units of the others.
   const DevicePool c{{12, 13}, 2};
   speeds[12] = speeds[13] = 0.25;
   EXPECT_THAT(mesh_sizes(mixed(pool, c, speeds)), ElementsAre(7, 14));
-  // Meshes are node after node.
+  // Meshes are sorted by node.
   EXPECT_THAT(lay_out({pool}, {{0, 1, 0, 3}, {1, 2, 0, 6}}),
               ElementsAre(ElementsAre(4, 5, 10), ElementsAre(0, 1, 2, 3, 8, 9)));
 }
 
-// Units never have parts of two nodes: three devices of a node and two of another are one unit.
+// Units never straddle nodes: three devices of a node and two of another are one unit.
 TEST(Pools, OfTwoKindsHaveUnitsOfWholeNodesWhereNothingElseDivides) {
   const DevicePool a{{0, 1, 2, 3, 4, 5}, 3}, b{{6, 7, 8, 9}, 2};
   std::map<int, double> speeds;

@@ -8,9 +8,9 @@
 namespace medley {
 namespace {
 
-using PortTimes = std::map<int, double>;  // [link] nanoseconds of a step
+using PortTimes = std::map<int, double>;  // [link] ns per step
 
-// Values that cross one cut and neither of two others: what one stage makes and the next one reads.
+// Returns the values that cross one cut and neither of two others: from a stage to the next.
 std::vector<ValueId> only_at(const std::vector<ValueId>& cut,
                              const std::vector<ValueId>& before,
                              const std::vector<ValueId>& behind) {
@@ -21,13 +21,13 @@ std::vector<ValueId> only_at(const std::vector<ValueId>& cut,
   return own;
 }
 
-// A stage that lies within a node exchanges all with stages on other nodes through its ports; of
-// one that has several nodes for itself, those of one of them carry an equal part at least.
+// Returns port times. A stage within a node exchanges all with stages on other nodes through the
+// node's ports. If it has several whole nodes, one of them carries at least an equal part.
 PortTimes port_times(const CandidatePlaces& places,
                      const PipelineCandidate& pipeline,
                      const std::vector<std::vector<int>>& devices) {
   const Topology& topology = places.topology();
-  // What crosses the cut in front of a stage; nothing at the ends of the chain.
+  // Returns the values over the cut before a stage; none at the ends of the chain.
   const auto values = [&](size_t stage, std::vector<ValueId> Layer::*direction) {
     const bool is_cut = stage > 0 && stage < pipeline.stages.size();
     return is_cut ? places.layers[at(pipeline.stages[stage].begin - 1)].*direction
@@ -42,9 +42,9 @@ PortTimes port_times(const CandidatePlaces& places,
   const auto add_to = [&](int link, double part) {
     times[link] += part / topology.links()[at(link)].bandwidth.value * 1e9;
   };
-  // Of what a stage exchanges with its neighbour.
+  // Adds the exchange of a stage with its neighbour.
   const auto add = [&](size_t stage, size_t neighbour, double sent, double received) {
-    std::map<int, int> nodes;  // -> its first device of the stage
+    std::map<int, int> nodes;  // node -> first device of the stage
     for (const int device : devices[stage]) nodes.try_emplace(topology.node(device), device);
     const DevicePool& pool = places.device_pools[at(pipeline.stages[stage].pool)];
     const bool has_nodes = nodes.size() * at(pool.per_node) == devices[stage].size();
@@ -69,7 +69,7 @@ PortTimes port_times(const CandidatePlaces& places,
 
 Nanoseconds least_step_of_any_rows(const CandidatePlaces& places, const PlanCandidate& candidate) {
   const PlanDevices devices = places.devices_of(candidate);
-  double rows = 0, rate = 0;  // rows a nanosecond, of all
+  double rows = 0, rate = 0;  // rows per ns, of all
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
     double most = 0;
     for (const auto& [link, time] : port_times(places, candidate.pipelines[p], devices[p]))

@@ -16,11 +16,11 @@
 namespace medley {
 namespace {
 
-// In ticks per byte: fastest, in less memory, in as little as possible.
+// In ticks per byte: fastest, less memory, least memory.
 constexpr std::array kBytePrices{0.0, 1.0, 1e3};
-// With so many in flight a mesh that has room for the whole model needs no other options.
+// A mesh with memory for the whole model and this many in flight needs no other options.
 constexpr int64_t kPlenty = 16;
-constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual and a last one
+constexpr int64_t kMicrobatches = 3;  // a first, a usual and a last one, per stage
 
 constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
 
@@ -30,13 +30,13 @@ StageConfig at_price(StageConfig config, size_t price, std::string_view recomput
   return config;
 }
 
-// Of an option that keeps everything; those that compute again follow. `inner`: a power of two.
+// Returns the id of an option that keeps all; recomputing ones follow. `inner`: power of two.
 int id_of(int inner, size_t price) {
   const auto grid = at(std::countr_zero(static_cast<unsigned>(inner)));
   return static_cast<int>((grid * kBytePrices.size() + price) * kRecompute.size());
 }
 
-// A price does nothing for a single device.
+// A price has no effect on a single device.
 size_t num_prices(const StageMesh& mesh) {
   return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
 }
@@ -47,7 +47,7 @@ StageConfig on_two_axes(StageConfig config, int inner, StageStyle style = StageS
   return config;
 }
 
-// Rows between the nodes, and inside them what is found for the devices of one.
+// Returns whether rows are divided between nodes and other dims inside them.
 bool is_product(const StageConfig& config) {
   return config.inner > 1 && config.style == StageStyle::kTensor;
 }
@@ -74,7 +74,7 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageConfig& c
   return plan;
 }
 
-// What a stage of one axis does, on the second axis of another mesh: rows are divided on the first.
+// Returns a 1-D stage as the second axis of another mesh; rows are divided on the first.
 Stage on_second_axis(const Stage& inner, Mesh mesh) {
   Stage stage;
   stage.mesh = std::move(mesh);
@@ -89,8 +89,8 @@ Stage on_second_axis(const Stage& inner, Mesh mesh) {
   return stage;
 }
 
-// Returns the times of the slowest kind, by the first device of each: it has the longest shards.
-// Bytes count as a share of the device's memory, and are given in that of the smallest one.
+// Returns the times of the slowest device type, by its first device, which has the longest shards.
+// Bytes are scaled from the device's memory to that of the smallest one.
 StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t microbatches) {
   std::map<std::string, FunctionTimes> kinds;
   const double least = least_memory(costs.cluster(), stage.devices);
@@ -172,7 +172,7 @@ StageSynthesis::Key StageSynthesis::inner_key(Key key) {
   return key;
 }
 
-// Decisions first, those of one axis before those of two; then what is priced again.
+// Solves decisions first, 1-D before 2-D, then prices recomputed ones.
 void StageSynthesis::solve(const std::vector<Key>& keys) {
   std::vector<Key> inner, decided, again;
   for (const Key& key : keys) {
@@ -185,7 +185,7 @@ void StageSynthesis::solve(const std::vector<Key>& keys) {
   solve_missing(std::move(again));
 }
 
-// Grounds first, which several keys have in common.
+// Prepares shared graphs first.
 void StageSynthesis::solve_missing(std::vector<Key> keys) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
@@ -200,7 +200,7 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     reasons[i] = why_left_out(request_, [&] { *missing[i].second = complete(missing[i].first); });
   });
   note(reasons);
-  // Those that differ in the price of memory only, the lowest first.
+  // Keys that differ only in memory price, the lowest first.
   std::map<Key, std::vector<std::pair<const Key, std::optional<StageSolution>>*>> distinct;
   std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
   for (const Key& key : keys) {
@@ -244,7 +244,7 @@ void StageSynthesis::note(const std::vector<std::optional<std::string>>& reasons
     if (why && failure_.empty()) failure_ = *why;
 }
 
-// Another whole with the same configuration that computes the same, solved or about to be.
+// Finds an identical range with the same configuration, solved or in progress.
 std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) const {
   if (key.layer) return std::nullopt;
   const auto structures = [&](const StageQuery& query) {
@@ -253,7 +253,7 @@ std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) 
   for (const auto& [other, solution] : solved_) {
     if (!completed_.at(range_key(other.query)).prepared) continue;
     StageConfig config = other.query.config;
-    config.in_flight = key.query.config.in_flight;  // it matters to what is computed only
+    config.in_flight = key.query.config.in_flight;  // only the computation depends on it
     if (other.layer || other.query.mesh != key.query.mesh || config != key.query.config ||
         !std::ranges::equal(structures(other.query), structures(key.query)))
       continue;
@@ -268,12 +268,12 @@ StageOption StageSynthesis::price_alone(const StageQuery& query, const Plan& pla
   StageOption option = price(lower_alone(completed_.at(range_key(query)), plan, request_.cluster),
                              *request_.costs,
                              query.config.microbatches);
-  // What is computed again for a gradient that comes later would be kept until then.
+  // Values recomputed for a deferred weight gradient would be stored until then.
   if (query.config.recompute != kKept) option.weights = {};
   return option;
 }
 
-// Nothing if none were found.
+// Returns nullopt without a solution.
 std::optional<Stage> StageSynthesis::decisions(const Key& key,
                                                const Plan& outline,
                                                std::optional<OpCatalogue>& catalogue) const {
@@ -313,7 +313,7 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key,
   return problem.stage(found->choices, pipeline.stages[0].mesh);
 }
 
-// What a lower price of memory led to, if it decided the same.
+// Returns the solution at a lower memory price, if the decisions are equal.
 const StageSolution* StageSynthesis::of_lower_price(Key key, const Stage& decided) const {
   const double own = key.query.config.byte_price;
   for (const double price : kBytePrices) {
@@ -389,7 +389,7 @@ std::vector<Nanoseconds> StageSynthesis::sums_of_layers(const std::vector<StageQ
   return sums;
 }
 
-// Of layers with the same structure the first one is synthesised.
+// Only the first of layers with equal structure is synthesised.
 StageSynthesis::Key StageSynthesis::layer_key(int layer,
                                               const StageMesh& mesh,
                                               const StageConfig& config) const {
@@ -453,7 +453,7 @@ StageOptionTable& StageSynthesis::offers(const StageMesh& mesh, const StageConfi
   return all;
 }
 
-// Its size; 1: there is none.
+// Returns the size of the second axis; 1 without one.
 int StageSynthesis::second_axis(const StageMesh& mesh, const StageConfig& config) const {
   const std::vector<std::vector<int>> nodes = by_node(request_.cluster, mesh.devices);
   const size_t each = nodes[0].size();
@@ -489,7 +489,7 @@ std::vector<StageOption> StageSynthesis::options(int begin,
       const std::vector<StageOption>& again =
           sums(prices.again[p], begin, mesh, at_price(each, p, kAll));
       StageOption all = again[layers];
-      offer(all, id + 2, result);  // of each layer: blocks
+      offer(all, id + 2, result);  // blocks, for each layer
       all.saved = again[1].saved;
       all.transient = none.transient + none.saved - all.saved;
       offer(all, id + 1, result);
@@ -498,7 +498,7 @@ std::vector<StageOption> StageSynthesis::options(int begin,
   return result;
 }
 
-// Whether memory is short for any range that takes no longer: for one of the longest of them.
+// Returns whether memory is short for a range within `longest`; the longest ranges decide.
 bool StageSynthesis::needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest) {
   std::optional<Sums>& kept = offer.prices.kept[0];
   for (int begin = 0; begin < static_cast<int>(layers_.layers.size()); ++begin) {
