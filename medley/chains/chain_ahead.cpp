@@ -10,7 +10,7 @@ namespace medley::pipeline {
 namespace {
 
 #ifdef __x86_64__
-// Returns how many it did, of whole registers.
+// Returns the number of processed elements, a multiple of a register.
 [[gnu::target("avx2")]] int take_less_avx2(int64_t* to,
                                            const int64_t* from,
                                            int64_t more,
@@ -29,7 +29,7 @@ namespace {
 }
 #endif
 
-// Sets each of `to` to what is in `from` and `more`, where that is less.
+// Sets each of `to` to the minimum of itself and `from` plus `more`.
 void take_less(int64_t* to, const int64_t* from, int64_t more, int count) {
   int i = 0;
 #ifdef __x86_64__
@@ -68,7 +68,7 @@ AheadPaid::AheadPaid(const Table& table, const ChainSearch& search) : pools(at(t
     }
 }
 
-// Returns the least of stages on a pool that end there, with those in front of them.
+// Returns the least over stages on a pool that end at `layer`, with those in front of them.
 AheadPaid::Least AheadPaid::least_before(const Table& table,
                                          const ChainSearch& search,
                                          int layer,
@@ -181,7 +181,7 @@ AheadOnce::AheadOnce(const Table& table, const ChainSearch& search)
 void AheadOnce::fill(int layer) {
   const unsigned sets = 1u << table_.pools();
   const auto pools = at(table_.pools());
-  std::vector<int64_t> whole(sets * pools, kNever);  // of stages on the first devices of a pool
+  std::vector<int64_t> whole(sets * pools, kNever);  // only on the first devices of a pool
   for (int pool = 0; pool < table_.pools(); ++pool) {
     const std::vector<StageAhead> stages = stages_before(table_, search_, layer, pool);
     const int all = table_.units(pool);

@@ -10,21 +10,21 @@
 namespace medley::pipeline {
 namespace {
 
-// The first limit is a lower bound of the cost and this share of it; the next ones are further by
-// the factor.
+// The first limit is a lower bound of the cost times 1 plus this share; each next limit grows the
+// share by the factor.
 constexpr double kMoreCost = 1.0 / 256;
 constexpr int64_t kMoreFactor = 4;
 
-// Lower bounds that hold before chains are searched.
+// Lower bounds computed before chains are searched.
 struct Ahead {
   Ahead(const Table& table, const ChainSearch& search) {
     if (search.use == DeviceUse::kOnce) once.emplace(table, search);
     if (search.use == DeviceUse::kCounted) counted.emplace(table, search);
-    // Under any schedule it says what devices cost, too.
+    // Under any schedule it also bounds the devices' cost.
     if (search.use == DeviceUse::kAny || (!once && search.any_schedule()))
       paid.emplace(table, search);
   }
-  // No chain costs less.
+  // Returns a lower bound of every chain's cost.
   int64_t whole(const ChainSearch& search) const {
     const auto least = [&](const std::vector<int64_t>& of_last) {
       return search.last_pool < 0 ? std::ranges::min(of_last) : of_last[at(search.last_pool)];
@@ -38,7 +38,7 @@ struct Ahead {
   std::optional<AheadPaid> paid;
 };
 
-// How long a micro-batch may stay from a stage on, so that there is room for all of them.
+// Returns how long a micro-batch may stay from a stage on if all of them fit.
 int64_t most_stay(const Table& table, const Option& option, const ChainSearch& search) {
   const int64_t room = table.room(option);
   if (!search.any_schedule())
@@ -47,8 +47,7 @@ int64_t most_stay(const Table& table, const Option& option, const ChainSearch& s
   return search.step * room / search.microbatches;
 }
 
-// Whether the sums of gradients, which begin with the last backward at the earliest, are over in
-// time.
+// Returns whether gradient sums, which begin at the last backward or later, end in time.
 bool has_time_to_sum(const Option& option, const ChainSearch& search) {
   if (!search.any_schedule() || option.sums == 0) return true;
   return (search.microbatches - 1) * option.time + option.forward + option.sums <= search.step;
@@ -60,26 +59,26 @@ class Search {
   Chain run();
 
  private:
-  // A stage in front of what is behind it.
+  // A stage in front of later stages.
   struct Step {
     const Option& option;
     int begin;
-    int64_t cost, up;  // to add to `cost`; and to `end`
-    int64_t held;      // t + r, of which `depth` may come to
-    int64_t most;      // so much
-    int64_t stays;     // to add to `depth`, under any schedule
-    int64_t after;     // the last backward: its update, or X of a first stage
+    int64_t cost, up;  // added to `cost`; and to `end`
+    int64_t held;      // t + r
+    int64_t most;      // limit of `depth` plus `held`
+    int64_t stays;     // added to `depth`, under any schedule
+    int64_t after;     // after the last backward: update, or X of a first stage
     Used own;
-    size_t place;    // of its devices
-    bool is_shared;  // whether stages behind use the port of the boundary, too
+    size_t place;    // place_of() its devices
+    bool is_shared;  // whether later stages use the boundary's port
   };
   // Lower bounds of stages in front of a state.
   struct Least {
-    int64_t cost, time;  // kNever: there are none
+    int64_t cost, time;  // kNever: none exist
   };
 
   std::vector<Bucket>& front(int layer, int pool) { return fronts_[at(layer) * pools_ + at(pool)]; }
-  // The same for stages in front that are on another pool.
+  // Returns the front for stages in front on another pool.
   std::vector<Bucket>& left(int layer, int pool) {
     return once_ ? left_[at(layer) * pools_ + at(pool)] : front(layer, pool);
   }
@@ -100,13 +99,13 @@ class Search {
   size_t place_of(int pool, int devices) const {
     return ahead_.counted ? ahead_.counted->place_of(pool, devices) : 0;
   }
-  // Pools that no stage in front may be on once those of `pool` are behind: of each pool once, but
-  // the last stage's, on which the first stages may be, too, where the ends exchange gradients.
+  // Returns the pools closed to earlier stages after those of `pool`. These are pools used once,
+  // except the last stage's, which first stages may use if the ends exchange gradients.
   unsigned finished_with(const Bucket& behind, int pool) const {
     return once_ && pool != comes_back_ ? behind.finished | 1u << pool : behind.finished;
   }
-  // Whether messages of a stage on `pool` may share the port of stages behind those of `next`. A
-  // bound does not count that: how much they share depends on what both boundaries send.
+  // Returns whether messages of a stage on `pool` may share the port of stages after those of
+  // `next`. A bound ignores that: the overlap depends on the bytes of both boundaries.
   bool may_share_port(int pool, int next) const {
     return pool != next && !search_.any_schedule() && table_.has_one_port(pool) &&
            (search_.use == DeviceUse::kCounted || pool == comes_back_);
@@ -134,7 +133,7 @@ class Search {
   static void cheapest_first(std::vector<Bucket>& buckets) {
     std::ranges::stable_sort(buckets, {}, &Bucket::cost);
   }
-  // Under any schedule, drops the parts that the bound is without.
+  // Under any schedule, drops parts that the bound excludes.
   void leave_out(Label& label) const {
     if (!search_.with_q()) label.end = 0;
     if (!search_.with_r()) label.depth = 0;
@@ -149,17 +148,17 @@ class Search {
   const size_t pools_;
   const bool once_;
   std::vector<int> units_;  // [pool]
-  const int comes_back_;    // the pool that may be at both ends; -1: none
-  const bool in_order_;     // chains that are kept: they differ in cost and depth only
+  const int comes_back_;    // pool allowed at both ends; -1: none
+  const bool in_order_;     // labels differ only in cost and depth
   Used all_;
   size_t all_place_ = 0;
-  // A lower bound of the time behind the last backward, if there is a stage in front.
+  // Lower bound of the time after the last backward, if there is a stage in front.
   int64_t after_ = 0;
   std::vector<Label> labels_;
   std::vector<std::vector<Bucket>> fronts_, left_;  // [layer][pool]
-  Makings made_;                                    // of the layer and pool at hand
-  std::vector<Label> ordered_;                      // the same, in order
-  std::vector<int64_t> least_;  // [layer] cost of chains from there on; kNever: none matter
+  Makings made_;                                    // of the current layer and pool
+  std::vector<Label> ordered_;                      // the same, by cost
+  std::vector<int64_t> least_;  // [layer] cost of chains from there on; kNever: none
 };
 
 Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead)
@@ -188,7 +187,7 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead& ahead
   after_ = std::max(table.least_first_update(), exchange);
 }
 
-// Requires: so many are there to be used.
+// Requires: enough free devices.
 Search::Least Search::ahead(int layer, int pool, Used used, size_t place, unsigned finished) const {
   if (once_) {
     const int left = units_[at(pool)] - used.of(pool);
@@ -204,7 +203,7 @@ Search::Least Search::ahead(int layer, int pool, Used used, size_t place, unsign
   return {sum == kNever ? kNever : cost, sum};
 }
 
-// Of chains that differ in cost and depth only, in order of cost.
+// Keeps chains that differ only in cost and depth, by ascending cost.
 void Search::keep_in_order(const Label& label) {
   auto last = std::ranges::upper_bound(ordered_, label.cost, {}, &Label::cost);
   auto first = last;
@@ -222,13 +221,13 @@ void Search::keep_in_order(const Label& label) {
   ordered_.erase(first + 1, last);
 }
 
-// Whether a chain is at least as good.
+// Returns whether a known chain is at least as good.
 bool Search::is_known(int64_t cost, int64_t depth) const {
   const auto after = std::ranges::upper_bound(ordered_, cost, {}, &Label::cost);
   return after != ordered_.begin() && std::prev(after)->depth <= depth;
 }
 
-// Whether the chain can be finished below the limit.
+// Returns whether the chain can end below the limit.
 bool Search::matters(const Option& option,
                      int begin,
                      const Label& label,
@@ -245,7 +244,7 @@ bool Search::matters(const Option& option,
   return end + ahead.time <= search_.step;
 }
 
-// In order of cost.
+// Keeps labels by ascending cost.
 void Search::keep(Making& making, const Label& label) {
   if (making.better && never_worse(*making.better, label)) return;
   std::vector<Label>& labels = making.labels;
@@ -325,8 +324,8 @@ std::optional<Label> Search::extended(const Step& step, const Label& rest) const
   return label;
 }
 
-// In front of stages that cost less than `below`: of those that share no port with it, or of the
-// others.
+// Adds stages in front of those that cost less than `below`: of those that share no port with it,
+// or of the others.
 void Search::add_before(const Step& step,
                         const std::vector<Bucket>& behind,
                         int next,
@@ -377,10 +376,10 @@ void Search::add_stage(const Option& option, int begin, int end, int64_t least) 
   }
 }
 
-// Adds the stages from `layer` on that are on a pool.
+// Adds the stages on a pool that begin at `layer`.
 void Search::add_stages(int layer, int pool) {
   for (int end = layer + 1; end <= table_.layers(); ++end) {
-    bool shorter = false;  // whether stages that end later may be short enough
+    bool shorter = false;  // whether stages with later ends may be short enough
     for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
       if (table_.least_from(pool, s, layer, end) > search_.longest) continue;
       shorter = true;
@@ -397,8 +396,8 @@ void Search::add_stages(int layer, int pool) {
   }
 }
 
-// The same where chains differ in cost and depth only: stages of many layers first, which leave few
-// others to be looked at.
+// Like add_stages(), for chains that differ only in cost and depth. Stages of many layers come
+// first and exclude most others.
 void Search::add_stages_in_order(int layer, int pool) {
   const int64_t ahead = ahead_.paid->cost[ahead_.paid->index(layer, pool)];
   if (ahead == kNever) return;
@@ -420,7 +419,7 @@ void Search::add_stages_in_order(int layer, int pool) {
   }
 }
 
-// Labels behind are in order of cost, and the more they cost the less deep they are.
+// Later labels are in order of rising cost and falling depth.
 void Search::add_before_in_order(int pool, size_t size, int begin, int end, int64_t below) {
   const int64_t paid = search_.price(pool, table_.sizes(pool)[size]);
   const int64_t deepest =
@@ -449,10 +448,10 @@ void Search::add_before_in_order(int pool, size_t size, int begin, int end, int6
   }
 }
 
-// Keeps what no chain on fewer devices is as good as.
+// Keeps chains that no chain on fewer devices equals or beats.
 void Search::finish(int layer, int pool) {
   std::vector<Bucket>& buckets = front(layer, pool);
-  std::vector<Bucket> fewer;  // of those, on as many devices or fewer
+  std::vector<Bucket> fewer;  // those on at most as many devices
   if (in_order_) made_.of({}, 0, 0).labels = std::move(ordered_);
   ordered_.clear();
   for (Making* making : made_.sorted()) {
@@ -482,8 +481,8 @@ void Search::finish(int layer, int pool) {
   cheapest_first(buckets);
 }
 
-// Where no stage in front comes back to the pool it does not matter how many devices are used. A
-// chain that has come back to it stays there.
+// Drops device counts that cannot matter since no earlier stage returns to the pool. A chain that
+// has returned to it stays there.
 void Search::leave(int layer, int pool) {
   for (const Bucket& bucket : front(layer, pool)) {
     const bool is_last = pool == comes_back_;
@@ -531,8 +530,8 @@ Chain Search::run() {
   return chain;
 }
 
-// The cheapest chain costs little more than the lower bound, and a search takes longer the more
-// chains there are below its limit: limits rise in steps.
+// Raises limits in steps: the cheapest chain costs little more than the lower bound, and a search
+// takes longer with more chains below its limit.
 Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead, double* first) {
   const int64_t below = search.below, sum = ahead.whole(search);
   const int64_t least =
@@ -540,7 +539,7 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
   const auto whole = static_cast<double>(least);
   const double share = std::max(kMoreCost, first ? *first : 0.0);
   if (least >= below) return {};
-  // Rising limits save nothing where chains cost nothing, little where pools are used once.
+  // Rising limits gain little if chains are free or pools are used once.
   const bool at_once =
       search.any_schedule() ? !search.prices : search.use == DeviceUse::kOnce && below < kNever;
   for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
@@ -557,7 +556,7 @@ Chain search_upwards(const Table& table, ChainSearch search, const Ahead& ahead,
 
 Chain cheapest_chain(const Table& table, const ChainSearch& search, double* first) {
   const Ahead ahead(table, search);
-  bool is_same = search.any_schedule();  // whatever the pool of the last stage
+  bool is_same = search.any_schedule();  // for any pool of the last stage
   for (int pool = 0; pool < table.pools() && search.use == DeviceUse::kOnce; ++pool)
     is_same &= !table.may_come_back(pool);
   if (!table.has_exchange() || search.last_pool >= 0 || is_same)

@@ -15,7 +15,7 @@ using namespace pipeline;
 struct Chains::Tables {
   PipelineRequest request;
   Table table;
-  DeviceUse use;  // at prices
+  DeviceUse use;  // with prices
 
   std::optional<PricedChain> found(const Chain& chain) const {
     if (chain.stages.empty()) return std::nullopt;
@@ -26,8 +26,8 @@ struct Chains::Tables {
     return priced;
   }
 
-  // A search that counts no devices does not know where stages behind share a port: how much longer
-  // round trips are.
+  // A search without device counts does not know later stages on a shared port. Returns how much
+  // longer round trips are.
   int64_t unknown_trips(const PipelinePlan& plan) const {
     int64_t longer = 0;
     if (use != DeviceUse::kAny) return longer;
@@ -99,7 +99,7 @@ std::optional<PricedChain> Chains::under_any_schedule(int64_t microbatches,
 
 namespace {
 
-// Whether some schedule may do so many micro-batches in the time.
+// Returns whether some schedule may do `count` micro-batches in the time.
 bool may_do(const Table& table,
             const PipelinePlan& plan,
             const std::vector<int64_t>& sums,

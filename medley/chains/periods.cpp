@@ -9,13 +9,13 @@
 namespace medley::pipeline {
 namespace {
 
-// Intervals searched at once, whatever the number of cores: the result is the same on all machines.
+// Parallel searches, independent of the number of cores for equal results on all machines.
 constexpr size_t kAtOnce = 2;
-constexpr std::ptrdiff_t kFirstParts = 4;  // of an interval, for the first chain
-constexpr int64_t kStepParts = 128;        // a closer bound of a step is found to one of these
+constexpr std::ptrdiff_t kFirstParts = 4;  // per interval, for the first chain
+constexpr int64_t kStepParts = 128;        // resolution of a closer bound, per step
 
-// Layers times numbers of devices of all pools that a chain may use: with more, the stages of a
-// pool follow each other, which leaves far fewer chains.
+// Layers times numbers of devices of all pools that a chain may use. Above it the stages of a pool
+// are consecutive, which leaves far fewer chains.
 constexpr int64_t kMostForAnyOrder = 20'000;
 
 bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
@@ -86,7 +86,7 @@ std::optional<Interval> Periods::take(const Chain& chain, Interval interval) {
 }
 
 int64_t Periods::middle_of(const Interval& interval) const {
-  // Where nothing that is better may be there, one search says so of all.
+  // If nothing better is expected, one search excludes the whole interval.
   if (!alone_ && found_.plans.empty()) return interval.high;
   const std::vector<int64_t>& steps = table_.steps();
   const auto first = std::ranges::upper_bound(steps, interval.low);
@@ -96,8 +96,7 @@ int64_t Periods::middle_of(const Interval& interval) const {
   return first[std::max(std::ptrdiff_t{1}, (last - first) / parts) - 1];
 }
 
-// Goes up from the least period until something fits; no further than what may be better, where
-// that is known.
+// Goes up from the least period until something fits, at most as far as a better plan is possible.
 std::vector<Interval> Periods::first_intervals(int64_t least) {
   const int64_t longest = std::max(least, table_.longest_period());
   const int64_t least_sum = table_.least_sum();
@@ -140,7 +139,7 @@ int64_t Periods::run() {
       std::ranges::pop_heap(intervals, last);
       Interval interval = intervals.back();
       intervals.pop_back();
-      // What is beyond the limit above cannot be better.
+      // Periods beyond the limit above cannot be better.
       if (more_ > 0 && best() < kNever)
         interval.high = std::min(interval.high, (best() - interval.cost) / more_);
       const int64_t middle = middle_of(interval);
@@ -154,9 +153,9 @@ int64_t Periods::run() {
   return intervals.empty() ? best() : std::min(best(), bound(intervals.front()));
 }
 
-// Every stage works for all micro-batches, and one micro-batch passes all stages. Closer: a stage
-// begins when the first one has passed those before it and ends before the last one is back there;
-// each is in flight on a stage for as long as it is behind it, and there is room for so many only.
+// Every stage does all micro-batches, and one passes all stages. Closer: a stage begins after the
+// first one has passed earlier stages, and ends before the last one is back there. Each micro-batch
+// is in flight while it is on later stages, and memory limits their number.
 int64_t Periods::step_bound(int64_t enough) const {
   const int64_t least = least_period(table_, use_);
   if (least == kNever) return kNever;

@@ -17,17 +17,17 @@ namespace {
 
 using namespace pipeline;
 
-// Of a schedule, for gradients of weights to come later: what they need is kept for it.
+// Least gain, as a share of a schedule, for deferred weight gradients, which cost memory.
 constexpr double kWorthLate = 0.005;
-constexpr int64_t kMostLateCalls = 100'000;  // that are timed for it
+constexpr int64_t kMostLateCalls = 100'000;  // timed for it at most
 
 struct StageShortage {
-  Bytes missing{-1};  // below 0: nothing
+  Bytes missing{-1};  // negative: none
   size_t stage = 0;
   Bytes needed;
 };
 
-// Of the stages of a plan, the one whose devices have too little memory by the most.
+// Returns the largest memory shortage among the stages of a plan.
 StageShortage worst_shortage(const PipelineRequest& request, const PipelinePlan& plan) {
   StageShortage worst;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
@@ -39,7 +39,7 @@ StageShortage worst_shortage(const PipelineRequest& request, const PipelinePlan&
   return worst;
 }
 
-// Returns a plan for the longest period, for devices with so much more memory or without limits.
+// Returns a plan for the longest period, with `more` memory per device or without limits.
 std::optional<PipelinePlan> plan_with(PipelineRequest request,
                                       int choice,
                                       std::optional<Bytes> more) {
@@ -55,7 +55,7 @@ std::optional<PipelinePlan> plan_with(PipelineRequest request,
   return plan;
 }
 
-// Says which stage misses how much memory, in the plan found that misses least.
+// Reports the stage and missing bytes of the plan that misses least.
 std::string explain_misfit(const PipelineRequest& request) {
   StageShortage least;
   std::string text = "no chain of linked pools can run all layers";

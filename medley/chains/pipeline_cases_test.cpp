@@ -14,8 +14,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Layers that take 3 ms each on one device of the first pool, `slower` times that on the others,
-// and do not profit from larger meshes.
+// Returns layers of 3 ms each on one device of the first pool, `slower` times that on the others,
+// without gain from larger meshes.
 PipelineRequest plain_request(int layers, std::vector<PipelinePool> pools, int slower = 1) {
   PipelineRequest request;
   request.layers = layers;
@@ -55,7 +55,7 @@ TEST(PipelinePlanner, GivesTheSlowerPoolFewerLayers) {
   EXPECT_EQ(plan.period, Nanoseconds{18'000'000});
 }
 
-// The formula is that of medley/schedule, as long as nobody waits for updates.
+// Without exposed updates the formula is that of medley/schedule.
 TEST(PipelinePlanner, PredictsTheFormula) {
   const PipelineRequest request = plain_request(8, {{"a", 4, {1}, {1000}}});
   const PipelinePlan plan = plans_of(request).plans.front();
@@ -66,14 +66,14 @@ TEST(PipelinePlanner, PredictsTheFormula) {
           PipelineFormula::kOverlapped, schedule_request(plan).times.sizes[0], plan.microbatches));
 }
 
-// A link ten times as slow as all the work is worth no second pool.
+// With a link ten times as slow as all the work, a second pool is useless.
 TEST(PipelinePlanner, LeavesDevicesIdleBehindASlowLink) {
   PipelineRequest request = plain_request(4, {{"a", 1, {1}, {1000}}, {"b", 1, {1}, {1000}}});
   request.links[0][1] = request.links[1][0] = constant_bandwidth({1e4}, {});
   EXPECT_THAT(ranges_of(plans_of(request).plans.front()), ElementsAre(StageRange{0, 4, 0, 1}));
 }
 
-// Only the last pool's devices have room for the last layer's option, so that it has to be last.
+// Only the last pool has memory for the last layer's option, so it must be last.
 TEST(PipelinePlanner, SearchesTheOrderOfPools) {
   PipelineRequest request =
       plain_request(3, {{"a", 1, {1}, {1000}}, {"b", 1, {1}, {1000}}, {"c", 1, {1}, {1000}}});
@@ -88,8 +88,8 @@ TEST(PipelinePlanner, SearchesTheOrderOfPools) {
               ElementsAre(StageRange{0, 1, 1, 1}, StageRange{1, 2, 2, 1}, StageRange{2, 3, 0, 1}));
 }
 
-// Four stages need 4, 3, 2 and 1 in flight. With room for two in the first one, the period has to
-// be longer than a stage; and recomputing, a third slower, is better if that is on offer.
+// Four stages need 4, 3, 2 and 1 in flight. With room for two in the first one, the period exceeds
+// a stage. Recomputing, a third slower, is better if available.
 TEST(PipelinePlanner, TradesPeriodAndRecomputationForMemory) {
   PipelineRequest request = plain_request(4, {{"a", 4, {1}, {12}}});
   const PipelinePlan slow = plans_of(request).plans.front();
@@ -110,7 +110,7 @@ TEST(PipelinePlanner, TradesPeriodAndRecomputationForMemory) {
   EXPECT_EQ(recomputing.stages[0].option.id, 1);
 }
 
-// The update of the last stage is over before the first stage has gone backward.
+// The update of the last stage ends before the first stage's backward.
 TEST(PipelinePlanner, WaitsOnlyForUpdatesThatAreLate) {
   PipelineRequest request = plain_request(4, {{"a", 2, {1}, {1000}}});
   const Nanoseconds without = plans_of(request).plans.front().predicted;
@@ -127,7 +127,7 @@ TEST(PipelinePlanner, WaitsOnlyForUpdatesThatAreLate) {
   EXPECT_EQ(with(0), Nanoseconds{1'000'000});
 }
 
-// More micro-batches are smaller bubbles, until what each costs beyond its rows outweighs them.
+// More micro-batches shrink bubbles until their fixed costs dominate.
 TEST(PipelinePlanner, ChoosesTheNumberOfMicrobatches) {
   PipelineRequest request = plain_request(4, {{"a", 2, {1}, {1000}}});
   const MicrobatchChoice choice = request.microbatches[0];
@@ -146,7 +146,7 @@ TEST(PipelinePlanner, ChoosesTheNumberOfMicrobatches) {
 }
 
 TEST(PipelinePlanner, SaysWhichStageMissesHowMuch) {
-  // Two layers of 11 bytes on each of two devices, that have 20.
+  // Two layers of 11 bytes on each of two devices with 20.
   const auto outcome = plan_pipeline(plain_request(4, {{"a", 2, {1}, {20}}}));
   EXPECT_THAT(std::get<Infeasible>(outcome).reason,
               HasSubstr("on 1 of a needs 22 B on each device, 2 B more than it has, with 1 of "));
@@ -168,9 +168,8 @@ TEST(PipelinePlanner, RefusesRequestsThatMakeNoSense) {
   EXPECT_THROW((void)plan_pipeline(request), Error);
 }
 
-// An embedding, four blocks of two layers and a head: of 55 ranges nine begin with the embedding
-// and end in a block, ten end with the head, and the others differ in length and where in a block
-// they begin.
+// An embedding, four blocks of two layers and a head have 55 ranges. Nine begin with the embedding
+// and end in a block, ten end with the head. The others differ in length and start within a block.
 TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
   PipelineRequest request = plain_request(10, {{"a", 4, {1, 2}, {1000}}});
   const std::vector<int> like{0, 1, 2, 1, 2, 1, 2, 1, 2, 9};
@@ -198,7 +197,7 @@ TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
   EXPECT_THROW((void)plan_pipeline(request), Error);
 }
 
-// The plan with cuts at every third layer is that of a request without stages between other cuts.
+// Cuts at every third layer give the plan of a request without stages between other cuts.
 TEST(PipelinePlanner, CutsWhereItIsAsked) {
   PipelineRequest request = plain_request(10, {{"a", 2, {1}, {1000}}, {"b", 1, {1}, {1000}}}, 2);
   const Nanoseconds anywhere = plans_of(request).plans.front().predicted;

@@ -9,10 +9,10 @@
 namespace medley::pipeline {
 namespace {
 
-// With more of them, how long a pipeline fills is a small part of a step.
+// With more of them, warm-up and drain are a small part of a step.
 constexpr int kManyMicrobatches = 16;
 
-// How many micro-batches a stage has room for, at most `most`; kNever if all fit.
+// Returns how many micro-batches fit on a stage, at most `most`; kNever if all do.
 int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
   const int64_t left = (memory - option.persistent - option.transient).value;
   if (left < 0) return 0;
@@ -26,7 +26,7 @@ bool never_worse(const Option& a, const Option& b) {
          a.time + a.least_update <= b.time + b.least_update;
 }
 
-// Drops those that another one, of a mesh as small, is never worse than; the earlier of equals
+// Drops options dominated by another one on a mesh of at most that size; of equal ones the earlier
 // stays. Options are in order of size.
 void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offered) {
   std::vector<Option> kept;
@@ -52,11 +52,11 @@ Crossing crossing_of(const BoundaryTimes& times) {
           false};
 }
 
-// [begin][end] where the first layers are that are like [begin, end), one after the other.
+// Returns [begin][end] the start of the first layers equal to [begin, end) in sequence.
 std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int layers) {
   const auto n = at(layers);
   std::vector<std::vector<int>> first(n + 1, std::vector<int>(n + 1, 0));
-  std::vector<std::vector<int>> alike = first;  // so many from both on
+  std::vector<std::vector<int>> alike = first;  // length of the equal run from both on
   for (size_t begin = 0; begin < n; ++begin)
     std::ranges::fill(first[begin], static_cast<int>(begin));
   if (like.empty()) return first;
@@ -149,11 +149,11 @@ Table::Offered Table::options_of(const PipelineRequest& request,
   return all;
 }
 
-// Stages that are alike are asked for once.
+// Requests the options of identical stages once.
 void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
   const auto n = at(layers_ + 1);
   const auto first = first_alike(request.microbatches[at(choice)].like, layers_);
-  stored_->range_of.assign(n * n, 0);  // nothing is on range 0
+  stored_->range_of.assign(n * n, 0);  // range 0 is empty
   stored_->begin_of.assign(stored_->first_size.back(), 0);
   int ranges = 1;
   int64_t longest = 0;
@@ -199,7 +199,7 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
       if (!up || !down) continue;
       stored_->linked[from * count + to] = 1;
       for (size_t end = 1; end < n; ++end) {
-        // BoundaryTimes has one latency: the mean has the same round trip.
+        // BoundaryTimes has one latency: the mean gives the same round trip.
         const BoundaryTimes times{occupied(*up, cuts[end - 1].up),
                                   occupied(*down, cuts[end - 1].down),
                                   {(up->latency + down->latency).value / 2}};
@@ -253,7 +253,7 @@ void Table::add_bounds() {
   least_way_ = stays.back();
 }
 
-// Of stages of one size.
+// Adds bounds of stages of one size.
 void Table::add_bounds(int pool, size_t s) {
   for (int begin = 0; begin < layers_; ++begin)
     for (int end = layers_; end > begin; --end) {
@@ -279,8 +279,8 @@ void Table::add_bounds(int pool, size_t s) {
     }
 }
 
-// Finds pools that gain enough by being at both ends: these exchange sooner than any other pool
-// does with the last stage.
+// Finds pools that gain enough by being at both ends: they exchange faster with the last stage than
+// any other pool.
 void Table::find_ends(Nanoseconds least_gain) {
   for (int last = 0; last < pools(); ++last) {
     int64_t others = kNever;
@@ -297,7 +297,7 @@ const StageOption& Table::offered(const Option& option) const {
 
 namespace {
 
-// How far one stage gets, [pool][size][begin], if it takes no longer than a period.
+// Returns how far one stage reaches within a period, [pool][size][begin].
 std::vector<std::vector<std::vector<int>>> far_at(const Table& table, int64_t period) {
   std::vector<std::vector<std::vector<int>>> far(at(table.pools()));
   for (int p = 0; p < table.pools(); ++p)
@@ -313,8 +313,8 @@ std::vector<std::vector<std::vector<int>>> far_at(const Table& table, int64_t pe
   return far;
 }
 
-// Whether the stages of all pools, one pool after the other in any order, reach the last layer. In
-// front of them are stages on as many devices again of a pool that may be at both ends.
+// Returns whether consecutive stages of each pool, pools in any order, reach the last layer. Before
+// them are stages on as many devices again of a pool that may be at both ends.
 bool covers_once(const Table& table, int64_t period) {
   const auto far = far_at(table, period);
   const int pools = table.pools();
@@ -350,7 +350,7 @@ bool covers_once(const Table& table, int64_t period) {
   return covers;
 }
 
-// The same where stages of all pools may take turns, by numbers of devices of all pools.
+// Returns the same for stages of pools in any order, by device counts of all pools.
 bool covers_in_any_order(const Table& table, int64_t period) {
   const auto far = far_at(table, period);
   std::vector<size_t> strides{1};

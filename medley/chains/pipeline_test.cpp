@@ -33,7 +33,7 @@ StageOptions lookup(const OptionTable& options) {
   };
 }
 
-// Times that need not make sense: longer ranges and larger meshes may be faster, or not there.
+// Returns arbitrary times: longer ranges and larger meshes may be faster, or missing.
 Example random_example(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto draw = [&](int low, int high) {
@@ -42,7 +42,7 @@ Example random_example(uint64_t seed) {
   Example example;
   PipelineRequest& request = example.request;
   request.layers = draw(0, 3) == 0 ? draw(1, 5) : draw(5, 8);
-  const bool tight = draw(0, 1) == 1;  // memory for hardly more than one micro-batch
+  const bool tight = draw(0, 1) == 1;  // memory for little more than one micro-batch
   const int pools = draw(1, 3);
   int devices = 6;
   for (int p = 0; p < pools; ++p) {
@@ -65,8 +65,8 @@ Example random_example(uint64_t seed) {
       link = LinkCurve{{{Bytes{1}, Nanoseconds{from == to ? draw(0, 1) : draw(0, slow)}}},
                        Nanoseconds{draw(0, 2)}};
     }
-  // Of times: none, in proportion to work, or so that short stages take less in sum and more chains
-  // are between cheap and deep ones.
+  // Rules for weight times: zero, proportional to work, or such that short stages have smaller sums
+  // and more chains are between cheap and deep ones.
   const int rule = draw(0, 3);
   std::vector<int> work;
   for (int l = 0; l < request.layers; ++l) work.push_back(draw(1, 6));
@@ -100,10 +100,10 @@ Example random_example(uint64_t seed) {
   return example;
 }
 
-// All chains of stages, one by one; counts of each by medley/schedule, periods one after another.
+// Enumerates all chains of stages, with counts by medley/schedule and periods in sequence.
 class Exhaustive {
  public:
-  // `comes_back`: whether chains may, where each pool is to be used once.
+  // `comes_back`: whether chains may return to a pool if each is to be used once.
   explicit Exhaustive(const PipelineRequest& request, bool comes_back = true)
       : request_(request), choice_(request.microbatches[0]) {
     for (const auto& row : request.links)
@@ -111,14 +111,14 @@ class Exhaustive {
         comes_back_ |= comes_back && exchange_time(link, request.shared) != Nanoseconds{};
   }
 
-  // Returns the shortest step, or nothing.
+  // Returns the shortest step, or nullopt.
   std::optional<int64_t> run() {
     std::vector<int> left;
     for (const PipelinePool& pool : request_.pools) left.push_back(pool.devices);
     extend(0, -1, left);
     return best_;
   }
-  // Shows all chains that have room for a micro-batch, in place of that.
+  // Calls `show` for all chains with room for a micro-batch instead.
   void run(const std::function<void(const PipelinePlan&)>& show) {
     show_ = show;
     run();
@@ -132,7 +132,7 @@ class Exhaustive {
       std::vector<int> rest = left;
       const bool is_first = std::ranges::all_of(
           stages_, [&](const PipelineStage& stage) { return stage.range.pool == before; });
-      // The pool of the first stages may be that of the last ones.
+      // The first stages may use the pool of the last ones.
       const bool may_come_back = is_first && comes_back_;
       if (before >= 0 && before != p && request_.use == DeviceUse::kOnce && !may_come_back)
         rest[at(before)] = 0;
@@ -163,7 +163,7 @@ class Exhaustive {
     return true;
   }
 
-  // What a step takes but for its period: the round trip of one micro-batch and the updates.
+  // Returns a step without its periods: the round trip of one micro-batch and the updates.
   int64_t once(int64_t& slowest) const {
     int64_t sum = 0, after = 0;
     for (size_t i = stages_.size(); i-- > 0;) {
@@ -181,7 +181,7 @@ class Exhaustive {
     return sum + std::max(after, exchange()->value);
   }
 
-  // What the ends exchange once a step; nothing if they cannot.
+  // Returns the time in which the ends exchange per step; nullopt without a link.
   std::optional<Nanoseconds> exchange() const {
     if (stages_.size() == 1 || request_.shared == Bytes{}) return Nanoseconds{};
     const auto first = at(stages_.front().range.pool);
@@ -222,7 +222,7 @@ class Exhaustive {
     boundaries_ = alone;
   }
 
-  // Whether a chain comes back over the boundary to a pool that it has left through one port.
+  // Returns whether a chain returns over the boundary to a pool that it left through one port.
   bool shares_a_port(size_t boundary) const {
     const int pool = stages_[boundary].range.pool;
     if (pool == stages_[boundary + 1].range.pool || !request_.pools[at(pool)].one_port)
@@ -245,7 +245,7 @@ class Exhaustive {
     const int64_t first = once(period);
     const int64_t more = choice_.count - 1;
     std::optional<ScheduleRequest> request;
-    // Longer ones than kLongestPeriod change nothing any more.
+    // Periods above kLongestPeriod change nothing.
     for (; period <= kLongestPeriod; ++period) {
       if (best_ && first + more * period >= *best_) return;
       if (!request) request = schedule_request(plan);
@@ -274,7 +274,7 @@ class Exhaustive {
  private:
   const PipelineRequest& request_;
   const MicrobatchChoice& choice_;
-  bool comes_back_ = false;  // where some ends exchange
+  bool comes_back_ = false;  // if some ends exchange
   std::vector<PipelineStage> stages_;
   std::vector<BoundaryTimes> boundaries_;
   std::optional<int64_t> best_;
@@ -336,8 +336,8 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
   EXPECT_GT(memory_bound, seeds / 40);
 }
 
-// Where ends exchange much, and for nothing within a pool: as all chains one by one. Chains that
-// gain too little by coming back to a pool are left out, whatever their period.
+// Ends exchange much, at no cost within a pool: the result equals enumeration. Chains with too
+// little gain from returning to a pool are excluded, for any period.
 TEST(PipelinePlanner, ComesBackToAPoolWhereThatGainsEnough) {
   int come_back = 0, left_out = 0;
   for (uint64_t seed = 0; seed < seeds_of(1000); ++seed) {
@@ -364,8 +364,8 @@ TEST(PipelinePlanner, ComesBackToAPoolWhereThatGainsEnough) {
   EXPECT_GT(left_out, 1);
 }
 
-// Options are asked for once, for all devices; then some of them are searched, of a pool perhaps
-// none.
+// Options are requested once, for all devices; some devices are then searched, maybe none of a
+// pool.
 TEST(PipelinePlanner, SearchesSomeOfTheDevices) {
   int possible = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -394,8 +394,8 @@ TEST(PipelinePlanner, SearchesSomeOfTheDevices) {
   EXPECT_GT(possible, 300);
 }
 
-// No schedule beats the bound, nor the closer one, which counts the update of the first stage, too;
-// and with the planned counts the timer comes close to the prediction.
+// No schedule beats the bound, nor the closer one with the first stage's update. With the planned
+// counts the timer is close to the prediction.
 TEST(PipelinePlanner, AgreesWithTheTimer) {
   double most = 0;
   int checked = 0, is_closer = 0;
@@ -428,7 +428,7 @@ TEST(PipelinePlanner, AgreesWithTheTimer) {
   EXPECT_LE(most, 1.001);
 }
 
-// How long the stages of a plan take with any counts that there is room for, late ones too.
+// Returns the time of a plan's stages with random counts that fit, deferred ones too.
 Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
   const auto draw = [&](int most) { return static_cast<int>(random() % at(most + 1)); };
   std::vector<int> in_flight, late;
@@ -447,8 +447,8 @@ Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
   return std::max(first, timing.finish);
 }
 
-// No chain takes less, whatever the counts and however late gradients of weights are; and what
-// prices of devices say of any schedule does not leave one out.
+// No chain takes less for any counts and deferral; and prices of devices under any schedule exclude
+// none.
 TEST(PipelinePlanner, NoLateWeightsBeatTheBound) {
   int feasible = 0, with_late = 0, faster = 0;
   for (uint64_t seed = 0; seed < seeds_of(60); ++seed) {
@@ -497,7 +497,7 @@ TEST(PipelinePlanner, NoLateWeightsBeatTheBound) {
   EXPECT_EQ(faster, with_late);
 }
 
-// As close as plan_pipeline() finds it, and not looked for beyond what is enough.
+// The bound is as close as plan_pipeline() finds it, and not searched beyond `enough`.
 TEST(PipelinePlanner, BoundsAStepAsCloselyAsIsEnough) {
   int checked = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -519,8 +519,8 @@ TEST(PipelinePlanner, BoundsAStepAsCloselyAsIsEnough) {
   EXPECT_GT(checked, 30);
 }
 
-// Devices that have prices are not counted: a chain that comes back to a pool may share its port
-// with itself, and then takes longer than the period that it was searched for.
+// Devices with prices are not counted. A chain that returns to a pool may share its port with
+// itself, and then exceeds the searched period.
 TEST(Chains, PlansAtPricesFitTheirPeriod) {
   int comes_back = 0;
   for (uint64_t seed = 0; seed < seeds_of(1000); ++seed) {
