@@ -42,7 +42,7 @@ std::string text_at(const Json& json,
   return found->get<std::string>();
 }
 
-// {"value": "312 Tflop/s", "source": "..."}: no number without its source.
+// Reads {"value": "312 Tflop/s", "source": "..."}: each number needs its source.
 double parse_number(const Json& json,
                     Dimension dimension,
                     const std::string& place,
@@ -80,7 +80,7 @@ std::map<DType, double> parse_rates(const Json& json, const char* key, std::stri
   return result;
 }
 
-// {"value": "f16", "source": "..."}.
+// Reads {"value": "f16", "source": "..."}.
 DType read_bf16_as(const Json& json, std::string_view file) {
   constexpr const char* kPlace = "bf16_as";
   if (!json.is_object()) fail(file, kPlace, R"(expected {"value": ..., "source": ...})");

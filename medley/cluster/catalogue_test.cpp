@@ -23,7 +23,7 @@ const Catalogue& ours() {
   static const Catalogue catalogue = read_catalogue("data/devices");
   return catalogue;
 }
-// All that are bought, not the one that everybody has.
+// Returns all device types except CPU.
 Catalogue cards() {
   Catalogue catalogue = ours();
   catalogue.erase("CPU");
@@ -51,7 +51,7 @@ TEST(Catalogue, HoldsTheDevicesThatPeopleHave) {
                             "MI300X-192GB"}));
 }
 
-// The name ends in the vendor's gigabytes; what programs can use is between 90 % and 110 % of that.
+// The name ends in the vendor's gigabytes; usable memory is 90 % to 110 % of that.
 TEST(Catalogue, MemoryAgreesWithTheName) {
   for (const auto& [name, kind] : cards()) {
     EXPECT_GT(kind.memory_bytes, 0.9 * gigabytes(name) * 1e9) << name;
@@ -65,8 +65,8 @@ TEST(Catalogue, EveryKindComputesInAllFloatingTypes) {
       EXPECT_TRUE(kind.sustained.contains(dtype)) << name;
 }
 
-// No type of 16 bits is slower than f32 (it could be computed as f32), none is faster by more than
-// the widest tensor cores (GB200: 31 x), and f64 is never faster.
+// No 16-bit dtype is slower than f32 (it could be computed as f32). The fastest tensor cores reach
+// 31 times f32 (GB200), and f64 is never faster.
 TEST(Catalogue, RatesOfTypesAgree) {
   for (const auto& [name, kind] : ours())
     for (const auto* rates : {&kind.peak, &kind.sustained}) {
@@ -81,7 +81,7 @@ TEST(Catalogue, RatesOfTypesAgree) {
     }
 }
 
-// Multiplying f16 pays in tensor cores only, and bf16 that is no faster than f32 is not there.
+// f16 pays only with tensor cores; bf16 that is no faster than f32 is unsupported.
 TEST(Catalogue, KindsWithoutBf16SayWhatStandsInForIt) {
   for (const auto& [name, kind] : cards()) {
     const double f32 = kind.peak.at(DType::kF32);
@@ -93,7 +93,7 @@ TEST(Catalogue, KindsWithoutBf16SayWhatStandsInForIt) {
   EXPECT_EQ(ours().at("P100-16GB").bf16_as, DType::kF32);
 }
 
-// Kernels of processors keep nothing.
+// Kernels of CPUs reserve nothing.
 TEST(Catalogue, CardsSayWhatTheirKernelsKeep) {
   constexpr double kMiB = 1 << 20;
   for (const auto& [name, kind] : cards()) {
@@ -104,7 +104,7 @@ TEST(Catalogue, CardsSayWhatTheirKernelsKeep) {
   EXPECT_EQ(ours().at("CPU").workspace_bytes, 0);
 }
 
-// Whoever makes a folder of kinds may have linked what never ends.
+// A folder of device types may have a link without end.
 TEST(Catalogue, IsReadFromFilesOnly) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "kinds";
   std::filesystem::remove_all(folder);
@@ -120,8 +120,8 @@ TEST(Catalogue, LargeProductsReachHalfOfThePeakOrMore) {
       EXPECT_GE(rate, 0.5 * kind.peak.at(dtype)) << name << " " << to_string(dtype);
 }
 
-// GeForce cards multiply with f32 accumulation, as training does, at half the rate of f16
-// accumulation: four times f32 on Turing, twice afterwards. Vendors print the other figure, or
+// GeForce GPUs multiply with f32 accumulation, as training does, at half the rate of f16
+// accumulation: four times f32 on Turing, twice on later ones. Vendors print the other figure, or
 // twice that for sparse matrices.
 TEST(Catalogue, GeForceTensorCoresAccumulateInF32) {
   for (const auto& [name, kind] : ours()) {
@@ -134,7 +134,7 @@ TEST(Catalogue, GeForceTensorCoresAccumulateInF32) {
   }
 }
 
-// Cards with stacked memory (HBM) do 8 to 45 f32 operations a byte, the others 15 to 150.
+// GPUs with stacked memory (HBM) do 8 to 45 f32 operations per byte, the others 15 to 150.
 TEST(Catalogue, BandwidthIsWithinAFactorOfItsKin) {
   const std::vector<std::string> stacked = {
       "P100", "V100", "A100", "A800", "A30-", "H", "GH", "B200", "GB200", "MI"};
@@ -147,7 +147,7 @@ TEST(Catalogue, BandwidthIsWithinAFactorOfItsKin) {
   }
 }
 
-// A quarter of PCIe 4.0 x16 is the least, NVLink 5 the most, and no link is faster than memory.
+// Links range from a quarter of PCIe 4.0 x16 to NVLink 5, and none is faster than memory.
 TEST(Catalogue, EveryCardHasALink) {
   for (const auto& [name, kind] : cards()) {
     ASSERT_TRUE(kind.link.has_value()) << name;
@@ -157,7 +157,7 @@ TEST(Catalogue, EveryCardHasALink) {
   }
 }
 
-// Variants of one card: more memory is never slower memory.
+// Among variants of one GPU, more memory is never slower memory.
 TEST(Catalogue, VariantsOfOneCardAgree) {
   for (const auto& [name, kind] : cards())
     for (const auto& [other, its] : cards())

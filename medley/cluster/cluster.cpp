@@ -8,7 +8,7 @@
 namespace medley {
 namespace {
 
-// Numbers print with the fewest digits that read back equal. Names hold no blanks.
+// Numbers print with the fewest digits that read back equal. Names have no blanks.
 std::string canonical(const DeviceKind& kind) {
   std::string text = fmt::format(
       "kind {} {} {} {}", kind.name, kind.memory_bytes, kind.memory_bandwidth, kind.launch_latency);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostNear = 5;
 
-// Words that say nothing about the kind.
+// Words that do not identify the type.
 constexpr std::array<std::string_view, 18> kNoise = {"nvidia",
                                                      "geforce",
                                                      "tesla",
@@ -30,12 +30,12 @@ constexpr std::array<std::string_view, 18> kNoise = {"nvidia",
                                                      "sxm",
                                                      "vram",
                                                      "memory"};
-// Words that may stick to the front or the back of a number: "RTX4090", "4070TiSuper".
+// Words that may join a number in front or behind: "RTX4090", "4070TiSuper".
 constexpr std::array<std::string_view, 8> kPrefixes = {
     "nvidia", "geforce", "tesla", "rtx", "gtx", "quadro", "titan", "pro"};
 constexpr std::array<std::string_view, 7> kSuffixes = {
     "ti", "super", "pcie", "nvl", "sxm", "ada", "blackwell"};
-// The series: people leave it out.
+// The series, which users omit.
 constexpr std::array<std::string_view, 2> kSeries = {"rtx", "gtx"};
 
 template <typename Words>
@@ -48,7 +48,7 @@ bool is_number(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), is_digit);
 }
 
-// A name taken apart.
+// Parts of a name.
 struct Words {
   std::set<std::string> model;  // "rtx", "4060", "ti"
   std::string gigabytes;        // "16"; empty: not said
@@ -62,7 +62,7 @@ void add_word(Words& words, std::string_view word) {
     words.model.insert(std::string(word));
 }
 
-// Takes "16gb" off the end; "16g" only where nothing else is left (an A10G has no 10 GB).
+// Removes a trailing "16gb"; "16g" only if nothing else remains (an A10G has no 10 GB).
 std::string_view without_memory(std::string_view word, Words& words) {
   std::string_view rest = word;
   for (std::string_view unit : {"gib", "gb", "g"}) {
@@ -77,7 +77,7 @@ std::string_view without_memory(std::string_view word, Words& words) {
   return word;
 }
 
-// "sxm4" is "sxm".
+// Turns "sxm4" into "sxm".
 std::string_view without_generation(std::string_view word) {
   const size_t at = word.rfind("sxm");
   return at != std::string_view::npos && is_number(word.substr(at + 3)) ? word.substr(0, at + 3)
@@ -125,7 +125,7 @@ Words words_of(std::string_view name) {
   return words;
 }
 
-// Whether a kind has all that a name says. A number may be its gigabytes: "A100 80".
+// Returns whether a type has all parts of a name. A number may be its gigabytes: "A100 80".
 bool fits(const Words& kind, const Words& name) {
   if (name.model.empty()) return false;
   if (!name.gigabytes.empty() && name.gigabytes != kind.gigabytes) return false;
@@ -140,7 +140,7 @@ bool fits(const Words& kind, const Words& name) {
   return models > 0;
 }
 
-// Words of a kind that a name leaves out, its series aside: "ti", "super".
+// Returns whether the type has words that the name omits, its series aside: "ti", "super".
 bool says_more(const Words& kind, const Words& name) {
   return std::any_of(kind.model.begin(), kind.model.end(), [&](const std::string& word) {
     return !name.model.contains(word) && !holds(kSeries, word);
@@ -160,7 +160,7 @@ std::string squashed(std::string_view name) {
   return result;
 }
 
-// Letters to insert, delete or replace.
+// Returns the number of letters to insert, delete or replace.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

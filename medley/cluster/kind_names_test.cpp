@@ -61,7 +61,7 @@ TEST(KindNames, AsPeopleWriteThem) {
   for (const auto& [name, kind] : expected) EXPECT_THAT(meant(name), ElementsAre(kind)) << name;
 }
 
-// What torch.cuda.get_device_name() and nvidia-smi print.
+// Names printed by torch.cuda.get_device_name() and nvidia-smi.
 TEST(KindNames, AsDriversWriteThem) {
   const std::pair<const char*, const char*> expected[] = {
       {"Tesla V100-SXM2-16GB", "V100-16GB"},
@@ -84,7 +84,7 @@ TEST(KindNames, AsDriversWriteThem) {
   for (const auto& [name, kind] : expected) EXPECT_THAT(meant(name), ElementsAre(kind)) << name;
 }
 
-// Nobody is given the wrong memory because the name left it open.
+// If the name omits the memory, all types are listed.
 TEST(KindNames, WhatANameLeavesOpenIsListed) {
   EXPECT_THAT(meant("A100"), ElementsAre("A100-40GB", "A100-80GB"));
   EXPECT_THAT(meant("a100 pcie"), ElementsAre("A100-PCIe-40GB", "A100-PCIe-80GB"));

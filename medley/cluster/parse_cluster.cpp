@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMostDevices = 65536;
 constexpr double kMostLatency = 3600;  // seconds
-constexpr double kHighestPrice = 1e9;  // of one node, an hour
+constexpr double kHighestPrice = 1e9;  // of one node, per hour
 
 std::map<DType, double> parse_rates(const YamlValue& value) {
   std::map<DType, double> rates;
@@ -41,15 +41,15 @@ DType read_bf16_as(const YamlValue& value) {
   return *dtype;
 }
 
-// The section `devices`: kinds of one's own, each resolved when somebody asks for it, because one
-// may be based on another.
+// The section `devices`: the user's own types, resolved on demand, since one may be based on
+// another.
 class OwnKinds {
  public:
   OwnKinds(const YamlValue* section, const Catalogue& catalogue) : catalogue_(catalogue) {
     if (section) values_ = section->fields().all();
   }
 
-  // `place` is where the name stands.
+  // `place`: location of the name.
   DeviceKind find(const std::string& name, const YamlValue& place) {
     if (const auto done = kinds_.find(name); done != kinds_.end()) return done->second;
     if (const auto own = values_.find(name); own != values_.end()) {
@@ -62,7 +62,7 @@ class OwnKinds {
     return from_catalogue(name, place);
   }
 
-  // Per hour of one device; a pool that may be preempted pays the spot price, where there is one.
+  // Returns the price of one device per hour; a preemptible pool pays the spot price, if any.
   double price_of(const DeviceKind& kind, bool preemptible) const {
     const auto found = prices_.find(kind.name);
     if (found == prices_.end()) return 0;
@@ -72,7 +72,7 @@ class OwnKinds {
 
   bool has_price(const DeviceKind& kind) const { return prices_.contains(kind.name); }
 
-  // Also those that no node uses are checked.
+  // Checks unused types too.
   void check_all() {
     for (const auto& [name, value] : values_) find(name, value);
   }
@@ -150,7 +150,7 @@ class OwnKinds {
 
   const Catalogue& catalogue_;
   std::map<std::string, YamlValue> values_;
-  std::map<std::string, std::pair<double, std::optional<double>>> prices_;  // of a device
+  std::map<std::string, std::pair<double, std::optional<double>>> prices_;  // per device
   std::map<std::string, DeviceKind> kinds_;
   std::set<std::string> under_way_;
 };
@@ -334,7 +334,7 @@ Cluster read_with(std::string_view yaml,
   const YamlValue document = read_yaml(yaml, file);
   try {
     return parse(document, catalogue, has_prices);
-  } catch (const YAML::Exception& error) {  // of the library's lazy nodes
+  } catch (const YAML::Exception& error) {  // raised by the library's lazy nodes
     throw Error(
         Blame::kCaller,
         fmt::format("{}:{}: not YAML: {}", file, std::max(error.mark.line, 0) + 1, error.msg));

@@ -45,8 +45,7 @@ TEST(ParseCluster, ReadsTheExample) {
   EXPECT_EQ(find_device(cluster, "slow/1/1"), std::nullopt);
 }
 
-// `speed: 0.5` means that everything takes twice as long, launches included; memory does not shrink
-// with it.
+// `speed: 0.5` doubles all times, launches included; memory stays.
 TEST(ParseCluster, SpeedScalesAllTimes) {
   const Cluster cluster = parse_cluster(example(), "two_kinds.yaml", catalogue());
   const DeviceKind &fast = cluster.kind(0), &half = cluster.kind(2);
@@ -100,7 +99,6 @@ std::string replaced(const std::string& from, const std::string& to) {
   return text.replace(at, from.size(), to);
 }
 
-// The message for the example with `from` replaced by `to`.
 // Returns the error about a cluster file, or "accepted".
 std::string refusal(const std::string& text) {
   try {
@@ -146,7 +144,7 @@ TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
             "c.yaml:1: format: expected medley-cluster: medley-plan");
 }
 
-// A node costs what its entry says, else its devices; who may be preempted pays the spot price.
+// A node costs its own price, else its devices'; a preemptible one pays the spot price.
 TEST(ParseCluster, PricesAreOfNodesOrOfTheirDevices) {
   const auto price = [](const std::string& devices) {
     const std::string text =
@@ -253,8 +251,8 @@ TEST(ParseCluster, ChecksNetworks) {
             "c.yaml:8: networks[1].flows: expected all or one: two");
 }
 
-// A cluster of one device has no networks: `networks:` without a value reads as the key left out,
-// and so does each list or mapping that may be empty.
+// A cluster of one device has no networks: `networks:` without a value reads as an absent key. The
+// same holds for each list or mapping that may be empty.
 TEST(ParseCluster, AKeyWithoutValueIsAnEmptyListOrMapping) {
   const std::string one =
       "format: medley-cluster\nversion: 1\nnodes:\n"
@@ -292,7 +290,7 @@ TEST(ParseCluster, AKeyWithoutValueIsRefusedWhereOneIsNeeded) {
               ::testing::HasSubstr("expected a mapping: nothing"));
 }
 
-// One cluster file says what the devices of a node do at once; what it leaves out is `all`.
+// A cluster file gives the concurrent flows of a node's devices; the default is `all`.
 TEST(ParseCluster, ReadsFlows) {
   const auto parsed = [](const std::string& flows) {
     std::string text = example();
@@ -357,7 +355,7 @@ TEST(ParseCluster, RefusesWhatIsNotOneDocument) {
   EXPECT_THROW(parse_cluster(std::string(2 << 20, ' '), "c.yaml", catalogue()), Error);
 }
 
-// Whatever is done to a file, reading it gives a cluster or Error(kCaller).
+// Any mutation of a file gives a cluster or Error(kCaller).
 TEST(ParseCluster, SurvivesMutations) {
   std::mt19937 random(1);
   const std::vector<std::string> seeds{example(), read("tests/data/clusters/demo.yaml")};

@@ -19,7 +19,7 @@ TEST(Quantity, TellsBitsFromBytesAndPowersOfTwoFromPowersOfTen) {
   EXPECT_THAT(parse_quantity("1.5e2 Tflop/s", Dimension::kFlopRate), Optional(DoubleEq(150e12)));
 }
 
-// "Gb/s" is read as bits by some and as bytes by others; "gb/s" by nobody in one way.
+// "Gb/s" may mean bits or bytes; "gb/s" has no fixed meaning.
 TEST(Quantity, RefusesWhatIsAmbiguousOrOfAnotherDimension) {
   for (const char* text : {"10 Gb/s",
                            "10 gbit/s",

@@ -14,10 +14,10 @@
 namespace medley {
 namespace {
 
-// More than any cluster needs, little enough for any machine.
+// Larger than any cluster file, small enough for any machine.
 constexpr size_t kMostBytes = 1 << 20;
 
-// What the file says at this place, in one short line.
+// Returns the file's text at this place, on one short line.
 std::string found(const YAML::Node& node) {
   if (node.IsScalar()) {
     std::string text = node.Scalar();
@@ -37,7 +37,7 @@ bool is_plain_key(std::string_view key) {
          std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
-// For whom only the end of a document matters.
+// Ignores all events but the end of a document.
 class NoEvents : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -59,8 +59,8 @@ class NoEvents : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// Returns 2 if there are more. Where a document begins with a comma, yaml-cpp 0.7 finds empty ones
-// without end and does not move on: YAML::LoadAll() never returns.
+// Returns 2 if there are more. yaml-cpp 0.7 finds endless empty documents if one begins with a
+// comma, so YAML::LoadAll() never returns.
 int count_documents(const std::string& text) {
   std::istringstream in(text);
   YAML::Parser parser(in);
@@ -89,7 +89,7 @@ YamlFields YamlValue::fields() const {
       YamlValue(key, path_, file_).fail(fmt::format("expected a word as key: {}", found(key)));
     const std::string& name = key.Scalar();
     YamlValue field(value, path_.empty() ? name : path_ + "." + name, file_);
-    // An absent value ("count:") has no line of its own; its key has.
+    // An absent value ("count:") has no line of its own, but its key has.
     if (value.IsNull()) field.key_line_ = line_of(key);
     if (!values.emplace(name, field).second)
       YamlValue(key, path_, file_).fail(fmt::format("key stands twice: {}", name));
@@ -166,7 +166,7 @@ double YamlValue::quantity(Dimension dimension) const {
 }
 
 double YamlValue::positive_quantity(Dimension dimension) const {
-  // "-3" lacks a unit too, but that it is negative is what matters first.
+  // "-3" lacks a unit too, but the sign is reported first.
   if (scalar().starts_with('-')) fail(fmt::format("must be positive: {}", found(node_)));
   const double value = quantity(dimension);
   if (value <= 0) fail(fmt::format("must be positive: {}", found(node_)));
