@@ -16,18 +16,18 @@ namespace medley {
 namespace {
 
 constexpr int kIterations = 12;
-constexpr double kSettled = 1e-7;     // relative change at which they end
-constexpr double kPrior = 1e-7;       // weight of the figures as they were
+constexpr double kSettled = 1e-7;     // relative change at which iterations end
+constexpr double kPrior = 1e-7;       // weight of the initial figures
 constexpr double kLargeError = 0.1;   // relative; beyond, errors count linearly
-constexpr double kKeep = 1e-3;        // relative change that is none
-constexpr double kBetter = 0.01;      // of the loss, by which an algorithm has to explain more
-constexpr double kLeastShare = 1e-3;  // of an inverse bandwidth, in one iteration
+constexpr double kKeep = 1e-3;        // smaller relative changes are ignored
+constexpr double kBetter = 0.01;      // least relative gain in loss of an algorithm
+constexpr double kLeastShare = 1e-3;  // of an inverse bandwidth, per iteration
 constexpr double kSmallLatency = 1e-6;
-constexpr size_t kMostSimulated = 50'000;  // messages per iteration; beyond, estimates do
-constexpr size_t kMostTried = 5'000;       // the same while algorithms are compared
-constexpr size_t kMostMessages = 500'000;  // beyond, every so many-th measurement does
+constexpr size_t kMostSimulated = 50'000;  // messages per iteration; above it, estimates
+constexpr size_t kMostTried = 5'000;       // the same while comparing algorithms
+constexpr size_t kMostMessages = 500'000;  // above it, measurements are sampled evenly
 
-// Per network: latency, inverse bandwidth of its ports and of its trunk, in seconds.
+// Per network, in seconds: latency, inverse bandwidth of its ports and of its trunk.
 constexpr size_t kFigures = 3;
 using Figures = std::vector<double>;
 
@@ -54,7 +54,7 @@ const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
                           measurement.collective));
 }
 
-// Nothing for devices that the cluster does not have.
+// Returns nullopt for devices outside the cluster.
 std::optional<Measured> understood(const CollectiveMeasurement& measurement,
                                    const Topology& topology,
                                    const LibraryAlgorithms& library) {
@@ -115,13 +115,13 @@ Cluster with(Cluster cluster, const Figures& figures) {
   return cluster;
 }
 
-struct Slowest {  // of a round
+struct Slowest {  // message of a round
   double seconds = -1, bytes = 0;
   size_t message = 0;
   int link = -1;
 };
 
-// How often the time of the messages contains each figure: as estimate() adds it up.
+// Returns how often the time of the messages contains each figure, as estimate() adds it up.
 Figures row_of(const Measured& measured, const Topology& topology) {
   Figures row(kFigures * topology.cluster().networks.size());
   std::vector<double> load(topology.links().size());
@@ -181,8 +181,8 @@ std::vector<double> solve(std::vector<std::vector<double>> a, std::vector<double
   return b;
 }
 
-// Normal equations in figures relative to those of now; what would fall below its least is held
-// there and the rest solved again.
+// Normal equations in figures relative to the present ones. Figures that would fall below their
+// least are fixed there, and the rest is solved again.
 class LeastSquares {
  public:
   explicit LeastSquares(const Figures& now) : now_(now), scale_(now), least_(now.size()) {
@@ -199,7 +199,7 @@ class LeastSquares {
     }
   }
 
-  // That row * figures is to be `value`.
+  // Adds the equation row * figures = `value`.
   void add(const Figures& row, double value, double weight) {
     for (size_t i = 0; i < row.size(); ++i) {
       if (row[i] == 0) continue;
@@ -240,7 +240,7 @@ class LeastSquares {
 };
 
 struct Step {
-  double loss = 0;  // of the figures before it
+  double loss = 0;  // loss of the previous figures
   Figures figures;
 };
 
@@ -256,7 +256,7 @@ Step improved(const std::vector<Measured>& measured, const Cluster& cluster) {
         each.simulated ? to_seconds(time_alone(each.messages, each.collective, topology)).value
                        : estimated;
     if (estimated <= 0) continue;
-    // All times double if all figures do, so the scaled row is right at these figures.
+    // Times are proportional to the figures, so the scaled row is exact at these figures.
     for (double& share : row) share *= predicted / estimated / each.seconds;
     const double error = std::abs(predicted / each.seconds - 1);
     squares.add(row, 1, error > kLargeError ? kLargeError / error : 1);
@@ -295,14 +295,14 @@ Fit fit(const Cluster& cluster,
     figures = std::move(step.figures);
     if (largest < kSettled) break;
   }
-  if (largest >= kSettled) figures = best;  // it goes round in circles
+  if (largest >= kSettled) figures = best;  // the iteration cycles
   for (size_t k = 0; k < figures.size(); ++k)
     if (figures[k] <= 0 ? before[k] < 1e-9 : change(before[k], figures[k]) < kKeep)
       figures[k] = before[k];
   return {least, with(cluster, figures)};
 }
 
-// What a library may run: nobody pads.
+// Returns the algorithms of a library; none pads.
 std::vector<const Algorithm*> candidates(CommunicationKind kind) {
   std::vector<const Algorithm*> result;
   for (const Algorithm& each : algorithms())
@@ -321,7 +321,7 @@ Calibration calibrated(const Cluster& cluster,
     library.try_emplace(kind, candidates(kind).front());
   }
   if (library.empty()) return {fit(cluster, measurements, {}, kMostSimulated).cluster, {}};
-  // One kind after the other, until none has a better one.
+  // Improves one collective after another until none has a better algorithm.
   double least = fit(cluster, measurements, library, kMostTried).loss;
   for (bool found = true; found;) {
     found = false;

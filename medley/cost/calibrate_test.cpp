@@ -68,7 +68,7 @@ void expect_near(const Cluster& found, const Cluster& truth, double error) {
   }
 }
 
-// What the simulator's own engine took is explained exactly, though the file said otherwise.
+// Times of the simulator's engine are fitted exactly from other initial figures.
 TEST(Calibrate, FindsTheFiguresBehindTheTimes) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   expect_near(calibrated(cluster(1e11, 3e9, 3e9, 1e-5), measured(truth)).cluster, truth, 0.01);
@@ -81,7 +81,7 @@ TEST(Calibrate, FiguresThatExplainTheTimesStayExactly) {
   EXPECT_EQ(calibrated(truth, {}).cluster, truth);
 }
 
-// A hiccup of five times the time in one measurement of ten.
+// One of ten measurements takes five times as long.
 TEST(Calibrate, HiccupsHardlyMatter) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   auto times = measured(truth);
@@ -89,7 +89,7 @@ TEST(Calibrate, HiccupsHardlyMatter) {
   expect_near(calibrated(cluster(1e11, 3e9, 3e9, 1e-5), times).cluster, truth, 0.15);
 }
 
-// Two devices of one node say nothing of the switch, nor one size of both figures.
+// Two devices of one node determine nothing of the switch, and one size not both figures.
 TEST(Calibrate, WhatNothingDependsOnStays) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   auto times = measured(truth);
@@ -100,7 +100,7 @@ TEST(Calibrate, WhatNothingDependsOnStays) {
   EXPECT_NEAR(found.networks[0].bandwidth / 5e10, 1, 0.01);
 }
 
-// Latency and bandwidth stay positive whatever the times are.
+// Latency and bandwidth stay positive for all times.
 TEST(Calibrate, ContradictoryTimesGivePositiveFigures) {
   const Cluster assumed = cluster(1e11, 3e9, 3e9, 1e-5);
   const Cluster found =
@@ -116,7 +116,7 @@ TEST(Calibrate, ContradictoryTimesGivePositiveFigures) {
   EXPECT_EQ(found.networks[0], assumed.networks[0]);
 }
 
-// What a library took that runs this algorithm for sums, and says so nowhere; in groups of so many.
+// Returns times of a library that sums by `runs`, for groups of at least `least_devices`.
 std::vector<CollectiveMeasurement> of_a_library(const Cluster& truth,
                                                 std::string_view runs,
                                                 size_t least_devices) {
@@ -141,8 +141,8 @@ TEST(Calibrate, FindsWhatALibraryRuns) {
   }
 }
 
-// Groups over nodes, where two levels would be the cheapest: explained by those, the fabric inside
-// the nodes had a sixteenth (ring) and a fortieth (direct) of its bandwidth.
+// Groups over nodes, for which two levels would be cheapest. Assuming these, the fit would give the
+// fabric a sixteenth (ring) and a fortieth (direct) of its bandwidth.
 TEST(Calibrate, WhatALibraryRunsIsNotTakenForTheCheapest) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   for (const std::string_view runs : {"ring", "direct"}) {
@@ -153,7 +153,7 @@ TEST(Calibrate, WhatALibraryRunsIsNotTakenForTheCheapest) {
   }
 }
 
-// What is asked for afterwards runs as the library does, also among devices that nobody measured.
+// Later queries use the library's algorithm, also for unmeasured devices.
 TEST(Calibrate, TheLibrarysAlgorithmIsWhatACollectiveCosts) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   const Calibration found =

@@ -19,7 +19,7 @@ constexpr size_t kNumDTypes = at(DType::kBool) + 1;
 
 size_t slot(WorkClass work_class, DType dtype) { return at(work_class) * kNumDTypes + at(dtype); }
 
-// Whether the kind's figures say how long it computes in this dtype.
+// Returns whether the type's figures give its compute time in this dtype.
 bool has_roof(const DeviceKind& kind, const Work& work, DType dtype) {
   return work.flops <= 0 || kind.sustained.contains(is_floating(dtype) ? dtype : DType::kF32);
 }
@@ -42,8 +42,8 @@ std::string to_string(CostSource source) {
   return "analytic";
 }
 
-// Of each kind of device. Keys are told apart by 64 bits of hash: among a million of them the odds
-// that two collide are 1 in 10^7, and a wrong time is all that would come of it.
+// Measurements per device type. Keys are 64-bit hashes: among a million the odds of a collision are
+// 1 in 10^7, with a wrong time as only effect.
 struct CostModel::Measured {
   struct Kind {
     std::unordered_map<uint64_t, Nanoseconds> times;  // by key_hash()
@@ -137,7 +137,7 @@ Cost CostModel::op(const DeviceKind& kind,
   return {op_time(kind, work.work_class, work.work, work.dtype), CostSource::kAnalytic};
 }
 
-// Analytic times are in proportion to work, but for what each op takes besides; measured ones are
+// Analytic times are proportional to work, except for the fixed time of an op; measured ones are
 // multiples of them.
 Nanoseconds CostModel::least(const DeviceKind& kind,
                              const Graph& graph,

@@ -51,7 +51,7 @@ TEST(CostModel, TakesWhatIsMeasuredThenTheClassThenTheRoof) {
   const CostModel costs(cluster(), profile);
   EXPECT_EQ(costs.op(kind("fast"), gelu), (Cost{Nanoseconds{22'000}, CostSource::kMeasured}));
   EXPECT_EQ(costs.op(kind("slow"), gelu), (Cost{Nanoseconds{33'000}, CostSource::kMeasured}));
-  // Twice and three times the roofline: 1 us + 2e6 bytes at 1e11 B/s.
+  // Two and three times the roofline: 1 us + 2e6 bytes at 1e11 B/s.
   const SizedOp larger = sized("aten.neg.default", WorkClass::kMemory, 2e6);
   EXPECT_EQ(costs.op(kind("fast"), larger), (Cost{Nanoseconds{42'000}, CostSource::kInterpolated}));
   EXPECT_EQ(costs.op(kind("slow"), larger), (Cost{Nanoseconds{63'000}, CostSource::kInterpolated}));
@@ -61,7 +61,7 @@ TEST(CostModel, TakesWhatIsMeasuredThenTheClassThenTheRoof) {
   EXPECT_EQ(costs.overlap_slowdown(kind("slow")), 1.25);
 }
 
-// A kind that has no rate for f64 can still have been measured in it.
+// A type without a rate for f64 can still have f64 measurements.
 TEST(CostModel, AMeasuredTimeNeedsNoRate) {
   SizedOp mm = sized("aten.mm.default", WorkClass::kMatmul, 1e9);
   mm.dtype = DType::kF64;
@@ -87,8 +87,7 @@ TEST(CostModel, OtherDevicesAreRefused) {
   EXPECT_THROW(CostModel(cluster(), {"null", {{"fast", gelu, {1}, 1}}, {}, {}}), Error);
 }
 
-// An op that is always twice as slow as the rest of its class stays so at sizes where only the
-// others are measured.
+// An op twice as slow as its class stays so at sizes with measurements of other ops only.
 TEST(CostModel, AnOpKeepsItsDistanceFromItsClass) {
   Profile profile{"null", {}, {}, {}};
   const auto roof = [](double size) { return 1'000 + size / 100; };
@@ -109,14 +108,14 @@ TEST(CostModel, AnOpKeepsItsDistanceFromItsClass) {
   const CostModel costs(cluster(), profile);
   const Cost cost = costs.op(kind("fast"), sized("softmax", WorkClass::kMemory, std::exp2(20)));
   EXPECT_EQ(cost.source, CostSource::kInterpolated);
-  // Never beyond what was measured of the class: 2, not 3.
+  // The ratio is limited to the measured range of the class: 2, not 3.
   EXPECT_NEAR(static_cast<double>(cost.value.value),
               2 * roof(std::exp2(20)),
               0.02 * 2 * roof(std::exp2(20)));
 }
 
-// What measuring a grid through the emulation teaches of its hidden truth, which has steps that the
-// curves have not: a power of two of the work, and one size somewhere above it.
+// Measuring a grid through the emulation approximates its hidden truth. The truth has steps that
+// the curves lack: at powers of two of the work, and at one size above.
 TEST(CostModel, InterpolationComesNearTheHiddenTruth) {
   const HiddenTruth truth{7, 0.3};
   std::mt19937 random(1);
@@ -149,7 +148,7 @@ TEST(CostModel, InterpolationComesNearTheHiddenTruth) {
   RecordProperty("median", std::to_string(errors[errors.size() / 2]));
   RecordProperty("worst", std::to_string(errors.back()));
   EXPECT_LT(errors[errors.size() / 2], 0.02);
-  EXPECT_LT(errors.back(), 0.3);  // beside a step
+  EXPECT_LT(errors.back(), 0.3);  // near a step
 }
 
 TEST(CostModel, MeasuredCollectivesChangeTheNetworkForEverybody) {

@@ -8,13 +8,13 @@
 namespace medley {
 namespace {
 
-// A class has many samples and few wiggles that are not real; an op few samples of its own.
+// Smoothness: a class has many samples and few real wiggles; an op has few samples.
 constexpr double kClassSmoothness = 1e-3;
 constexpr double kOpSmoothness = 0.1;
 
 struct Place {
-  int power = 0;     // of two, below the amount
-  double above = 0;  // share of the way to the next, in [0, 1)
+  int power = 0;     // power of two below the amount
+  double above = 0;  // share of the way to the next power, in [0, 1)
 };
 
 Place place(double amount) {
@@ -30,8 +30,8 @@ std::vector<RatioSample> of_class(const std::vector<Efficiencies::Sample>& sampl
   return all;
 }
 
-// Solves the symmetric tridiagonal system with these diagonals; the right side becomes the solution
-// (Thomas' algorithm). Requires: positive definite.
+// Solves the symmetric tridiagonal system with these diagonals in place of the right side (Thomas'
+// algorithm). Requires: positive definite.
 void solve(std::vector<double>& diagonal,
            const std::vector<double>& beside,
            std::vector<double>& right) {

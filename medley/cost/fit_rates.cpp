@@ -10,9 +10,9 @@
 namespace medley {
 namespace {
 
-constexpr double kFirstStep = 0.5;  // of logarithms
+constexpr double kFirstStep = 0.5;  // in logarithms
 constexpr double kLastStep = 1e-3;
-constexpr double kStartingLaunches[] = {5e-6, 2e-5, 8e-5};  // seconds; the best end counts
+constexpr double kStartingLaunches[] = {5e-6, 2e-5, 8e-5};  // seconds; the best result wins
 
 double roof(const DeviceKind& kind, const OpWork& op) {
   if (op.work_class == WorkClass::kView) return 0;
@@ -35,7 +35,7 @@ std::vector<double*> figures(FittedKind& fitted, const std::set<DType>& computes
   return all;
 }
 
-// Returns the error that it ends with.
+// Returns the final error.
 double descend(FittedKind& fitted,
                const std::set<DType>& computes,
                std::span<const TimedBlock> blocks) {

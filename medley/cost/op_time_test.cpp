@@ -18,8 +18,8 @@ DeviceKind kind() {
           1e-6};
 }
 
-// 1 us to launch; then 1e9 flops at 1e12 flop/s take 1 ms, 1e6 bytes at 1e11 B/s take 10 us, and
-// the longer one counts.
+// 1 us to launch; then 1e9 flops at 1e12 flop/s take 1 ms, 1e6 bytes at 1e11 B/s take 10 us. The
+// longer one counts.
 TEST(OpTime, IsTheRoofPlusTheLaunch) {
   EXPECT_EQ(op_time(kind(), WorkClass::kMatmul, {1e9, 1e6}, DType::kF32), Nanoseconds{1'001'000});
   EXPECT_EQ(op_time(kind(), WorkClass::kMatmul, {1e9, 1e6}, DType::kBF16), Nanoseconds{126'000});
@@ -61,7 +61,7 @@ TEST(OpTime, ReadsWorkFromTheGraph) {
   EXPECT_EQ(ops_time(kind(), graph, ops, {100}), op_time(kind(), graph, graph.ops[0], {100}) * 2);
 }
 
-// What stands in for bf16 has its own rate and its own bytes.
+// The replacement of bf16 has its own rate and its own bytes.
 TEST(OpTime, IsThatOfTheTypeThatTheKindComputesIn) {
   Graph graph;
   const ValueId x = add_input(graph, InputKind::kBatch, "x", {DType::kBF16, {64, 64}});
