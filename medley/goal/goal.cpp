@@ -18,13 +18,13 @@ namespace {
 
 constexpr size_t kMostSets = 20000;
 constexpr double kHour = 3600;
-constexpr double kMostStep = 1e7;  // seconds; longer ones are no limit: all that is made of it fits
-// Strategies compare sums over layers with the limit; of small steps, these are off by up to this.
+constexpr double kMostStep = 1e7;  // seconds; longer limits are ignored, so derived times fit
+// Strategies compare sums over layers with the limit; for small steps they are off by this factor.
 constexpr double kRough = 4;
-// Bounds add times of ops that are rounded to nanoseconds otherwise than those of a step.
+// Bounds round op times to ns differently than steps do.
 constexpr double kSure = 0.999;
 
-// Nodes that are alike: of one pool, with as many devices that may be used.
+// Identical nodes: of one pool, with equally many usable devices.
 struct Kind {
   int pool = 0;
   std::vector<std::vector<int>> nodes;  // devices
@@ -71,11 +71,11 @@ void check_goal(const Goal& goal, const std::vector<Kind>& kinds, const Request&
                     kMostSets));
 }
 
-// So many nodes of each kind, the first ones.
+// The first nodes of each group, as many as `counts`.
 struct NodeSet {
   std::vector<int> counts;
   double price_per_hour = 0;
-  double seconds = 0;  // what no plan takes less than for all steps
+  double seconds = 0;  // lower bound of the time of all steps
 };
 
 class GoalSearch {
@@ -129,7 +129,7 @@ class GoalSearch {
       set.seconds = step * static_cast<double>(goal_.steps);
       sets_.push_back(std::move(set));
     }
-    // Of sets with one bound, the one with the fewest nodes communicates least.
+    // Among sets with one bound, the one with the fewest nodes communicates least.
     std::stable_sort(sets_.begin(), sets_.end(), [&](const NodeSet& a, const NodeSet& b) {
       const auto key = [&](const NodeSet& each) {
         return std::tuple(aim(each.seconds, each.price_per_hour), sum(each), each.price_per_hour);
@@ -138,7 +138,7 @@ class GoalSearch {
     });
   }
 
-  // The next one, counted like digits; false after the last.
+  // Advances `counts` like digits; returns false after the last.
   bool next(std::vector<int>& counts) const {
     for (size_t k = 0; k < counts.size(); ++k) {
       if (counts[k] < static_cast<int>(kinds_[k].nodes.size())) {
@@ -170,7 +170,7 @@ class GoalSearch {
     if (!seconds) return std::nullopt;
     const double step = *seconds / static_cast<double>(goal_.steps);
     if (!(step < kMostStep)) return std::nullopt;
-    // The one that takes exactly as long is still wanted.
+    // A step of exactly this length is still wanted.
     return Nanoseconds{static_cast<int64_t>(kRough * step * 1e9) + 1};
   }
 
@@ -240,7 +240,7 @@ class GoalSearch {
   size_t planned_ = 0;
 };
 
-// Says what plans would reach without the limits.
+// Reports the best results without the limits.
 std::string near_misses(const Goal& goal, const Request& request, const std::vector<Kind>& kinds) {
   std::string text;
   const auto say = [&](const std::string& wanted, const char* what, Goal::Objective objective) {

@@ -32,7 +32,7 @@ std::optional<double> read_money(const std::string& text) {
   return money;
 }
 
-// Nothing if no objective is given.
+// Returns nullopt without an objective.
 std::optional<Goal> read_goal(const GoalArguments& options) {
   if (options.objective.empty()) return std::nullopt;
   if (options.steps == 0)

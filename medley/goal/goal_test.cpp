@@ -46,7 +46,7 @@ class GoalTest : public ::testing::Test {
  protected:
   GoalTest() : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")) {}
 
-  // Two dear nodes, three cheap ones of half the speed.
+  // Returns two expensive nodes and three cheap ones of half the speed.
   static Cluster dear_and_cheap() {
     return cluster_of({{"dear", 2, 1, kind_of("whole", 1e9, 1e9), false, 8},
                        {"cheap", 3, 1, kind_of("half", 5e8, 1e9), true, 1}},
@@ -115,7 +115,7 @@ TEST_F(GoalTest, WhoIsInAHurryPaysMore) {
   EXPECT_LE(poor.cost, cheap.cost);
 }
 
-// A limit of years is none, whatever strategies make of it.
+// A limit of years has no effect on strategies.
 TEST_F(GoalTest, WhoHasYearsHasNoLimit) {
   const Cluster cluster = dear_and_cheap();
   const Request asked = request(cluster, "harp");
@@ -168,7 +168,7 @@ TEST_F(GoalTest, RefusesWhatMakesNoSense) {
               HasSubstr("more than 20000 sets of nodes"));
 }
 
-// All sets of nodes one by one, whoever is like whom.
+// Enumerates all sets of nodes, without grouping identical ones.
 class Exhaustive {
  public:
   Exhaustive(const Request& request, int64_t steps) : request_(request) {
@@ -179,7 +179,7 @@ class Exhaustive {
     for (uint64_t set = 1; set < uint64_t{1} << nodes.size(); ++set) look_at(nodes, set, steps);
   }
 
-  // (time, cost) of the best for a goal.
+  // Returns (time, cost) of the best for a goal.
   std::optional<std::pair<double, double>> best(const Goal& goal) const {
     std::optional<std::pair<double, double>> best;
     const auto aim = [&](const std::pair<double, double>& each) {
@@ -234,7 +234,7 @@ TEST_F(GoalTest, IsAsGoodAsTheBestOfAllSets) {
     const int num_pools = among(1, 3);
     for (int p = 0; p < num_pools; ++p) {
       const std::string name = fmt::format("p{}", p);
-      const double memory = among(0, 2) == 0 ? 4e5 : 1e9;  // too little for all of it
+      const double memory = among(0, 2) == 0 ? 4e5 : 1e9;  // too little for the whole model
       pools.push_back({name,
                        among(1, 2),
                        p == 0 ? among(1, 2) : 1,
