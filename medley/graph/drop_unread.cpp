@@ -9,7 +9,7 @@ namespace {
 
 struct Factory {
   std::string_view name;
-  int fill;  // the value, or -1: argument 1 or 2 is
+  int fill;  // the value, or -1: given by argument 1 or 2
 };
 constexpr std::array<Factory, 8> kFactories{{{"aten.zeros_like.default", 0},
                                              {"aten.ones_like.default", 1},

@@ -16,10 +16,10 @@ Arithmetic arithmetic(const Op& op) {
   return Arithmetic::kNone;
 }
 
-// Arithmetic on doubles, rounded once, is that of these two dtypes.
+// Returns whether arithmetic on doubles, rounded once, equals that of the dtype.
 bool is_exact(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
 
-// A constant of the dtype and of shape [], or a number written in the op.
+// Returns a constant of the dtype and of shape [], or a number in the op.
 std::optional<double> constant(
     const Graph& graph, const Op& op, size_t i, DType dtype, const UniformValues& uniform) {
   const ValueId value = tensor_argument(op, i);
@@ -29,15 +29,15 @@ std::optional<double> constant(
   return uniform.of(value);
 }
 
-// A float would make a float of what an op does with integers.
+// A float argument would turn an op on integers into one on floats.
 std::optional<Argument> as_argument(double number, DType dtype) {
   if (is_floating(dtype)) return number;
   if (dtype == DType::kBool) return std::nullopt;
   return static_cast<int64_t>(number);
 }
 
-// Replaces where(condition, x, constant), which passes partial sums of x if the number is 0 only;
-// returns whether the op is one.
+// Replaces where(condition, x, constant), which passes partial sums of x only for the number 0.
+// Returns whether the op is one.
 bool fold_choice(Rewrite& rewrite,
                  const Op& op,
                  const TensorType& result,
@@ -57,7 +57,7 @@ bool fold_choice(Rewrite& rewrite,
   return true;
 }
 
-// Replaces the op if it is a product or quotient with a constant; returns whether it is.
+// Replaces a product or quotient with a constant; returns whether the op is one.
 bool fold_arithmetic(Rewrite& rewrite,
                      const Op& op,
                      const TensorType& result,

@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// Ops that leave the elements of the first operand in their order.
+// Ops that keep the order of the first operand's elements.
 constexpr std::array<std::string_view, 9> kReshapes{"aten._unsafe_view.default",
                                                     "aten.alias.default",
                                                     "aten.clone.default",
@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 9> kReshapes{"aten._unsafe_view.default",
 
 bool is_whole(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; }
 
-// Whether the elements are 0, 1, 2, ... in their order.
+// Returns whether the elements are 0, 1, 2, ... in order.
 bool counts(const Graph& graph, ValueId value) {
   for (const Op* op = producer_of(graph, value); op; op = producer_of(graph, value)) {
     if (!is_whole(type_of(graph, value).dtype)) return false;
@@ -43,15 +43,15 @@ bool counts(const Graph& graph, ValueId value) {
 
 using Indices = std::vector<ValueArgument>;
 
-// Whether x[indices] has the elements of x in their order: each index tensor counts the whole of
-// its dim of x, along a dim of its own, and these come in the order of the dims of x.
+// Returns whether x[indices] has the elements of x in order. Each index tensor then counts one dim
+// of x along a dim of its own, in the order of the dims of x.
 bool keeps_all(const Graph& graph, ValueId x, const Indices& indices) {
-  size_t before = 0;  // place from the right of the dim that the last index counts along; from 1 on
+  size_t before = 0;  // dim that the last index counts along, from the right, from 1 on
   size_t last = 0;    // the dim of x; from 1 on
   for (size_t d = indices.size(); d-- > 0;) {
     const ValueId index = indices[d].value;
     if (index == kNone) continue;
-    if (last != 0 && d + 2 != last) return false;  // made dims would come first
+    if (last != 0 && d + 2 != last) return false;  // new dims would come first
     last = d + 1;
     const std::vector<Size>& shape = type_of(graph, index).shape;
     const auto long_one = [](const Size& size) { return size != Size(1); };
@@ -66,7 +66,7 @@ bool keeps_all(const Graph& graph, ValueId x, const Indices& indices) {
   return last != 0;
 }
 
-// Whether the indices are the numbers of all rows of x, and for each row one of a column.
+// Returns whether the indices are all rows of x, and one column for each row.
 bool picks_columns(const Graph& graph, ValueId x, const Indices& indices) {
   if (indices.size() != 2 || indices[0].value == kNone || indices[1].value == kNone) return false;
   const std::vector<Size> rows{type_of(graph, x).shape[0]};
@@ -92,7 +92,7 @@ class CountFolder {
   }
 
  private:
-  // Returns the same result of other ops, or kNone.
+  // Returns the same result from other ops, or kNone.
   ValueId fold(const Op& place, const Op& op) {
     const bool puts = op.name == "aten.index_put.default" && op.arguments.size() == 4;
     if (!puts && (op.name != "aten.index.Tensor" || op.arguments.size() != 2)) return kNone;
@@ -111,7 +111,7 @@ class CountFolder {
     return add_picked(place, x, (*indices)[1].value, values);
   }
 
-  // x[i, column[i], ..]
+  // Returns x[i, column[i], ..].
   ValueId pick(const Op& place, ValueId x, ValueId columns, const TensorType& type) {
     const ValueId wide = widened(place, x, columns);
     const TensorType one{type_of(rewrite_.to(), x).dtype, type_of(rewrite_.to(), wide).shape};
@@ -120,7 +120,7 @@ class CountFolder {
     return rewrite_.emit(place, "aten.view.default", {ValueArgument{picked}, type.shape}, type);
   }
 
-  // x, and in each row a value more in one column.
+  // Returns x plus one value in one column of each row.
   ValueId add_picked(const Op& place, ValueId x, ValueId columns, ValueId values) {
     const TensorType type = type_of(rewrite_.to(), x);
     TensorType one = type;
@@ -137,7 +137,7 @@ class CountFolder {
                          type);
   }
 
-  // Columns from 0 on, one for each element of a row's columns: [rows, 1, ..].
+  // Returns columns from 0 on, one per element of a row's columns: [rows, 1, ..].
   ValueId widened(const Op& place, ValueId x, ValueId columns) {
     std::vector<Size> shape = type_of(rewrite_.to(), x).shape;
     const Size limit = std::exchange(shape[1], Size(1));
@@ -149,7 +149,7 @@ class CountFolder {
       const NoneArgument none;
       emit("aten._to_copy.default", {DType::kI64, none, none, none, false, none}, {shape[0]});
     }
-    emit("aten.remainder.Scalar", {limit}, {shape[0]});  // -1 is the last one
+    emit("aten.remainder.Scalar", {limit}, {shape[0]});  // -1 is the last column
     std::vector<Size> narrow(shape.size(), Size(1));
     narrow[0] = shape[0];
     emit("aten.view.default", {narrow}, narrow);

@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// Ops that give the values of their first operand whenever the type stays the same.
+// Ops that return their first operand if the type stays equal.
 constexpr std::array<std::string_view, 18> kCopies{"_reshape_alias",
                                                    "_to_copy",
                                                    "_unsafe_view",
@@ -105,8 +105,8 @@ ValueId beside_neutral(const Op& op, const UniformValues& uniform) {
   return kNone;
 }
 
-// Whether an op takes the first elements of a parameter or buffer, such as the positions of as many
-// tokens as a batch has. A longest batch takes all: the op and its gradient stay, so that shorter
+// Returns whether an op takes the first elements of a parameter or buffer, such as the positions of
+// a batch's tokens. The longest batch takes all. The op and its gradient stay, so that shorter
 // batches have the same ops.
 bool takes_first_of_state(const Graph& graph, const Op& op, ValueId operand) {
   if (op.name != "aten.slice.Tensor" || !has_end(op)) return false;
@@ -120,7 +120,7 @@ bool takes_first_of_state(const Graph& graph, const Op& op, ValueId operand) {
   });
 }
 
-// [value] whether it is the gradient of a parameter, or is added to one.
+// Returns [value] whether it is a parameter's gradient or a term of one.
 std::vector<bool> parts_of_gradients(const Graph& graph) {
   std::vector<bool> parts(graph.values.size(), false);
   for (const Output& output : graph.outputs)
@@ -133,13 +133,13 @@ std::vector<bool> parts_of_gradients(const Graph& graph) {
   return parts;
 }
 
-// Returns the value of the new graph that a translated op would only repeat, or kNone.
+// Returns the value of the new graph that a translated op would repeat, or kNone.
 ValueId repeated(const Graph& graph,
                  const Op& op,
                  const TensorType& result,
                  const UniformValues& uniform) {
   if (!op.name.starts_with("aten.") || op.results.size() != 1) return kNone;
-  // copy(self, source): `self` says where to, which is nowhere.
+  // copy(self, source): `self` is a destination without effect.
   const ValueId operand = tensor_argument(op, op.name == "aten.copy.default" ? 1 : 0);
   const auto same_type = [&](ValueId value) {
     return value != kNone && type_of(graph, value) == result;

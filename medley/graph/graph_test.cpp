@@ -28,7 +28,7 @@ TEST(Graph, AddOpLinksItsResults) {
   EXPECT_EQ(graph.values[2], (Value{indices, 0, 1}));
 }
 
-// A result that is None takes no type and no id.
+// A None result takes no type and no id.
 TEST(Graph, AddOpKeepsAbsentResults) {
   Graph graph;
   Op op = op_in("", "aten.convolution_backward.default");
@@ -61,7 +61,7 @@ TEST(Graph, StableNamesCountWithinModuleAndPhase) {
               ElementsAre("h.0/mm#0", "h.0/mm#1", "h.0/add#0", "/mean_loss#0", "h.0/~mm#0"));
 }
 
-// Names must be unique, so a prologue op shares the count of its forward namesakes.
+// Names are unique, so a prologue op shares the count of its forward namesakes.
 TEST(Graph, StableNamesAreUniqueAcrossPhasesWithoutAMark) {
   Graph graph;
   graph.ops = {op_in("", "aten.sum.default", Phase::kPrologue), op_in("", "aten.sum.default")};

@@ -5,14 +5,14 @@
 namespace medley {
 namespace {
 
-// Whether the op is aten.<name> with these tensors first and one result.
+// Returns whether the op is aten.<name> with these tensors first and one result.
 bool is_binary(const Op& op, std::string_view name) {
   return op.name == name && tensor_argument(op, 0) != kNone && tensor_argument(op, 1) != kNone &&
          has_one_result(op);
 }
 
-// Finds the matrices [r, k] whose rows are the merged leading dims of some tensor, follows them
-// through mm and the bias behind it, and computes in the unmerged form those that a view restores:
+// Finds matrices [r, k] whose rows are merged leading dims of a tensor. Follows them through mm and
+// the bias after it, and computes those restored by a view in unmerged form:
 //
 //   x [b, s, k] -view-> [b*s, k] -mm w-> [b*s, n] -add-> [b*s, n] -view-> [b, s, n]
 //   x [b, s, k] ---------- contract w -> [b, s, n] ---------- add ------> [b, s, n]
@@ -35,7 +35,7 @@ class MergeViews {
   }
 
  private:
-  // The value whose leading dims the rows of `value` are, kNone if they are none.
+  // Returns the value whose leading dims are the rows of `value`, or kNone.
   ValueId& leading(ValueId value) { return leading_[at(value)]; }
   ValueId& unmerged(ValueId value) { return unmerged_[at(value)]; }
   bool wanted(ValueId value) const { return wanted_[at(value)]; }
@@ -106,9 +106,9 @@ class MergeViews {
 
   const Graph& graph_;
   Rewrite rewrite_;
-  std::vector<ValueId> leading_;   // by value of the old graph: the root in the old graph
-  std::vector<bool> wanted_;       // by value of the old graph: some view restores it
-  std::vector<ValueId> unmerged_;  // by value of the old graph: its unmerged form in the new graph
+  std::vector<ValueId> leading_;   // [old value] the root in the old graph
+  std::vector<bool> wanted_;       // [old value] some view restores it
+  std::vector<ValueId> unmerged_;  // [old value] its unmerged form in the new graph
 };
 
 }  // namespace

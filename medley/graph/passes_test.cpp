@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Inputs that the tests share; %0 to %6.
+// Shared inputs, %0 to %6.
 constexpr char kHead[] = R"(medley-graph 1
 graph "g"
 symbols b
@@ -51,8 +51,8 @@ std::string op(const std::string& id, const std::string& call, const std::string
   return id + " = " + call + " : " + type + " @forward \"\"\n";
 }
 
-// Runs fold_identities on the ops and says what %9 has become; a value that an op still computes
-// comes behind the seven inputs.
+// Runs fold_identities on the ops and returns the replacement of %9; a value still computed by an
+// op follows the seven inputs.
 std::string identity(const std::string& ops) {
   const std::string text = after(
       fold_identities, ops + op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n");
@@ -60,7 +60,7 @@ std::string identity(const std::string& ops) {
   return text.substr(start, text.find(')', start) - start);
 }
 
-// Ops %7 and %8, which the body does not need.
+// Adds ops %7 and %8, which the body does not need.
 std::string filled(const std::string& ops) {
   return op("%7", "aten.t.default(%3)", "f32[8, b]") + op("%8", "aten.t.default(%3)", "f32[8, b]") +
          ops;
@@ -100,7 +100,7 @@ TEST(FoldIdentities, LeavesWhatChangesSomething) {
   EXPECT_EQ(identity(filled(op("%9", "aten.mul.Scalar(%3, 2)", "f32[b, 8]"))), "%7");
   EXPECT_EQ(identity(filled(op("%9", "aten.constant_pad_nd.default(%3, [-1, 1], 0)", "f32[b, 8]"))),
             "%7");
-  // A transpose of a square keeps the type and is none.
+  // A transpose of a square keeps the type, but is no identity.
   EXPECT_EQ(identity(op("%7", "aten.x.x()", "f32[4, 4]") + op("%8", "aten.x.x()", "f32[]") +
                      op("%9", "aten.t.default(%7)", "f32[4, 4]")),
             "%8");
@@ -121,7 +121,7 @@ symbols b
                              op("%2", "test.use.default(%1)", "f32[]") + "output loss %2\n";
     return fold_identities(parse_graph(text, "g")).ops.size() == 1;
   };
-  EXPECT_FALSE(folded("16"));  // of a batch of 15 tokens it is 15
+  EXPECT_FALSE(folded("16"));  // a batch of 15 tokens has 15
   EXPECT_TRUE(folded("9223372036854775807"));
 }
 
@@ -150,7 +150,7 @@ TEST(FoldIdentities, FactorsThatAreOne) {
   EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%3, %8)", "f32[b, 8]")), "%3");
   EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%7, %3)", "f32[b, 8]")), "%3");
   EXPECT_EQ(identity(ones + op("%9", "aten.div.Tensor(%3, %8)", "f32[b, 8]")), "%3");
-  // The one widens the result: the product is an expand.
+  // The ones widen the result, so the product is an expand.
   EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%5, %8)", "f32[b, 8]")), "%9");
 }
 
@@ -185,7 +185,7 @@ TEST(FoldConstants, FactorsBecomeNumbers) {
               HasSubstr("aten.div.Tensor(%7, %5)"));
 }
 
-// 0.1 is not the same number in f32, and a constant is rounded before it multiplies.
+// 0.1 differs in f32, and a constant is rounded before it multiplies.
 TEST(FoldConstants, RoundsToTheDtype) {
   EXPECT_THAT(after(fold_constants,
                     op("%7", "aten.full.default(sizes[], 0.1, f32)", "f32[]") +
@@ -207,11 +207,11 @@ TEST(FoldConstants, ChosenConstantsBecomeNumbers) {
   EXPECT_THAT(chosen("aten.scalar_tensor.default(0, bf16)", "bf16[]"), HasSubstr(folded));
   EXPECT_THAT(chosen("aten.zeros_like.default(%3)", "f32[b, 8]"), HasSubstr(folded));
   EXPECT_THAT(chosen("aten.full.default(sizes[], 0.1, f64)", "f64[]"),
-              HasSubstr("aten.where.self(%7, %3, %8)"));  // not a number of f32
+              HasSubstr("aten.where.self(%7, %3, %8)"));  // no number of f32
   EXPECT_THAT(chosen("test.use.default(%3)", "f32[]"), HasSubstr("aten.where.self(%7, %3, %8)"));
 }
 
-// where(condition, i64, 0.0) would be a float.
+// Without the check where(condition, i64, 0.0) would be a float.
 TEST(FoldConstants, ChosenIntegersStayIntegers) {
   const auto chosen = [](const std::string& dtype, const std::string& zero) {
     const std::string rows = dtype + "[b, 8]";
@@ -289,8 +289,8 @@ TEST(FoldCounts, OnlyWholeDimsInTheirOrder) {
   EXPECT_THAT(indexed("%10, %11", "[b, 1, 4, 8]"), HasSubstr("view.default(%2, [b, 1, 4, 8])"));
   EXPECT_THAT(indexed("%9", "[b, 1, 4, 8]"), HasSubstr("view.default(%2, [b, 1, 4, 8])"));
   EXPECT_THAT(indexed("none, %13", "[b, 4, 1, 8]"), HasSubstr("view.default(%2, [b, 4, 1, 8])"));
-  EXPECT_THAT(indexed("%10, %12", "[b, 1, 4, 8]"), HasSubstr("index.Tensor"));  // from 1 on
-  EXPECT_THAT(indexed("%8", "[4, 4, 8]"), HasSubstr("index.Tensor"));           // a few rows
+  EXPECT_THAT(indexed("%10, %12", "[b, 1, 4, 8]"), HasSubstr("index.Tensor"));  // starts at 1
+  EXPECT_THAT(indexed("%8", "[4, 4, 8]"), HasSubstr("index.Tensor"));           // only some rows
   EXPECT_THAT(indexed("%7, %13", "[4, b, 8]"), HasSubstr("index.Tensor"));      // transposes
 }
 
@@ -344,7 +344,7 @@ TEST(MergeViews, ChainsOfMm) {
             "%9 = aten.sum.default(%8, none) : f32[]\noutput loss %9\n");
 }
 
-// The matrix is also used as such: it becomes a view, and nothing is computed twice.
+// The matrix is also used directly: it becomes a view, and nothing is computed twice.
 TEST(MergeViews, OtherUsersGetAView) {
   EXPECT_EQ(merged(kFlat + kMm + kRestored + op("%10", "test.both.x(%8, %9)", "f32[4]"), "%10"),
             "%7 = medley.contract.default(%2, %0) : f32[b, 4, 16]\n"
@@ -354,9 +354,9 @@ TEST(MergeViews, OtherUsersGetAView) {
 }
 
 TEST(MergeViews, OnlyLeadingDimsThatComeBack) {
-  // Nobody restores the rows.
+  // No view restores the rows.
   EXPECT_THAT(merged(kFlat + kMm, "%8"), Not(HasSubstr("contract")));
-  // Restored to other dims.
+  // A view restores other dims.
   EXPECT_THAT(
       merged(kFlat + kMm + op("%9", "aten.view.default(%8, [4, b, 16])", "f32[4, b, 16]"), "%9"),
       Not(HasSubstr("contract")));
@@ -368,8 +368,7 @@ TEST(MergeViews, OnlyLeadingDimsThatComeBack) {
               Not(HasSubstr("contract")));
 }
 
-// Of a step the loss and metrics stay; the gradient, the new value of a buffer and what only these
-// need go.
+// Loss and metrics stay; gradients, new buffer values and ops only for these go.
 TEST(ForwardOnly, KeepsLossAndMetrics) {
   const Graph whole = parse_graph(R"(medley-graph 1
 graph "g"
@@ -406,7 +405,7 @@ TEST(RunPasses, Mlp) {
   text << file.rdbuf();
   std::vector<PassTime> times;
   const Graph result = run_passes(parse_graph(text.str(), "mlp.graph"), &times);
-  // 29 ops: less five detaches and double transposes of values, plus an add for each addmm.
+  // 29 ops: minus five detaches and double transposes of values, plus an add per addmm.
   EXPECT_EQ(result.ops.size(), 24u);
   EXPECT_THAT(stable_names(result),
               ElementsAre("/full#0",
@@ -439,8 +438,7 @@ TEST(RunPasses, Mlp) {
   EXPECT_EQ(hash(run_passes(result)), hash(result));  // a second run finds nothing
 }
 
-// Neither the shape of x nor the total weight of a summed loss is a reason to keep or move a
-// tensor.
+// Neither the shape of x nor the total weight of a summed loss keeps or moves a tensor.
 TEST(Passes, DropUnreadOperandsLeavesShapesOnly) {
   const Graph graph = parse_graph(R"(medley-graph 1
 graph "unread"

@@ -10,7 +10,7 @@ bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
-// Reads what follows a backslash.
+// Reads an escape after the backslash.
 std::optional<char> read_escape(std::string_view& text) {
   if (text.empty()) return std::nullopt;
   const char c = text[0];

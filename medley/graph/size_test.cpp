@@ -18,7 +18,7 @@ TEST(Size, ProductsKeepSymbolsSorted) {
   EXPECT_THAT((s * b * b).symbols, testing::ElementsAre(0, 0, 1));
 }
 
-// Zero rows are zero elements, whatever the batch is: one form of zero.
+// Zero rows are zero elements for any batch, so zero has one form.
 TEST(Size, ZeroHasNoSymbols) { EXPECT_EQ(b * Size(0), Size(0)); }
 
 TEST(Size, DivideIsExactOrNothing) {

@@ -27,7 +27,7 @@ void append_float(std::string& out, double value) {
 
 class Printer {
  public:
-  // `ids` gives the number to print for each value.
+  // `ids`: the printed number of each value.
   Printer(const Graph& graph, const std::vector<ValueId>& ids, bool sources)
       : graph_(graph), ids_(ids), sources_(sources) {}
 

@@ -14,7 +14,7 @@ namespace medley {
 namespace {
 
 constexpr size_t kMaxText = size_t{1} << 28;
-// No definition of a value is shorter than this, which bounds the ids that a text may use.
+// Least length of a definition, which bounds the ids of a text.
 constexpr size_t kMinDefinition = 8;
 
 // Requires: the kinds up to `last` have words.
@@ -143,7 +143,7 @@ class Parser {
         types[i] = type(in);
     }
     place(in, op);
-    // Only now, so that no op can take its own result.
+    // Defined only now, so an op cannot read its own result.
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i] == kNone) continue;
       if (defined(results[i])) in.fail(fmt::format("'%{}'", results[i]), "a new value");
@@ -254,7 +254,7 @@ class Parser {
     return std::vector<Item>{};
   }
 
-  // A list that is not empty: its first item says what it holds.
+  // Reads a list that is not empty; its first item gives the type.
   Argument list(LineReader& in) {
     in.expect('[');
     const std::string_view word = in.peek_word();

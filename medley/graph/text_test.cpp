@@ -38,10 +38,10 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-// The message for `line` after the four lines of kTextHead.
+// Returns the error for `line` after the four lines of kTextHead.
 std::string line_error(const std::string& line) { return error_of(kTextHead + line + "\n"); }
 
-// A graph that has every kind of argument and every kind of input and output.
+// Returns a graph with every type of argument, input and output.
 Graph everything() {
   Graph graph;
   graph.name = "all \"kinds\" \\ \n \x01 \xc3\xa9";
@@ -117,7 +117,7 @@ TEST(Text, FloatsKeepAFloatMark) {
   EXPECT_THAT(print(graph), HasSubstr("(2.0, 1e-05, 1e+05, 1e+22, 2)"));
 }
 
-// The golden file is printed form, apart from its comment.
+// The golden file is in printed form, apart from its comment.
 TEST(Text, MlpPrintsAsItStands) {
   const std::string text = mlp_text();
   const Graph graph = parse_graph(text, "mlp.graph");
@@ -229,7 +229,7 @@ TEST(Text, SizeErrors) {
             "f.graph:5: found '-infinity', expected a float, such as 1.0, 1e-05 or inf");
 }
 
-// Input that could only have been written to hurt: it must fail at once and in constant space.
+// Malicious input must fail immediately and in constant space.
 TEST(Text, EvilInputFails) {
   EXPECT_THAT(line_error("%2147483647 = batch \"y\" : f32[]"), HasSubstr("below"));
   EXPECT_THAT(line_error("%99999999999999999999 = batch \"y\" : f32[]"),
@@ -315,7 +315,7 @@ TEST(Text, MutationsParseOrBlameTheCaller) {
       continue;
     }
     ++verified;
-    ASSERT_NO_THROW(run_passes(graph)) << text;  // whatever the arguments of its ops are
+    ASSERT_NO_THROW(run_passes(graph)) << text;  // for any arguments of its ops
   }
   EXPECT_GT(parsed, 100);
   EXPECT_GT(verified, 100);

@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-// Ops that fill a tensor, and which argument is the number; kNone: the number is `number`.
+// Ops that fill a tensor, with the argument of the number; kNone: the number is `number`.
 struct Fill {
   std::string_view name;
   int argument;
@@ -28,7 +28,7 @@ constexpr std::array<Fill, 10> kFills{{{"aten.full.default", 1, 0},
                                        {"aten.zeros.default", kNone, 0},
                                        {"aten.zeros_like.default", kNone, 0}}};
 
-// Ops that give every element of the first operand, or some of them, and nothing else.
+// Ops whose result has only elements of the first operand.
 constexpr std::array<std::string_view, 18> kRearrangements{"aten._to_copy.default",
                                                            "aten._unsafe_view.default",
                                                            "aten.alias.default",

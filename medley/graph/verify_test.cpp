@@ -20,7 +20,7 @@ output loss %3
 output gradient "w" %0
 )";
 
-// Returns what verify() says of the graph above after `change`.
+// Returns the fault that verify() finds in the graph above after `change`.
 template <typename Change>
 std::string fault(Change change) {
   Graph graph = parse_graph(kText, "g");
@@ -85,7 +85,7 @@ TEST(Verify, Sizes) {
             kMul + "%2 must have at most 64 dims");
   EXPECT_EQ(fault([](Graph& g) { g.ops[0].arguments[1] = std::vector<Size>{Size::of(-1)}; }),
             kMul + "symbol out of range: -1");
-  // An argument may well be negative: the dim -1, the -1 of a padding index.
+  // An argument may be negative: the dim -1, the -1 of a padding index.
   EXPECT_EQ(fault([](Graph& g) { g.ops[0].arguments[1] = Size(-1); }), "none");
 }
 
@@ -135,7 +135,7 @@ TEST(Verify, WhatIsCarriedHasTheTypeOfItsInput) {
             "graph \"g\": output metric \"carried:x\": must have the type of the batch input");
 }
 
-// The graph of a stage that others follow: its last values are sent, and the loss is theirs.
+// In the graph of a stage before others the last values are sent; the loss is in a later stage.
 TEST(Verify, AStageMaySendInPlaceOfALoss) {
   EXPECT_EQ(fault([](Graph& g) { g.outputs[0] = {OutputKind::kSent, "m/mul#0", 2}; }), "none");
   EXPECT_EQ(fault([](Graph& g) {
