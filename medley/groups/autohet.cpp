@@ -24,18 +24,18 @@
 namespace medley {
 namespace {
 
-// Amounts of units for which chains are searched: of few devices, and of many.
+// Amounts of units for which chains are searched: few devices, and many.
 constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
-constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same part of all pools
-constexpr double kGap = 0.01;      // of a chain
-// Divisions that are synthesised. Of many devices, the first kMoreRoom get room for the
-// micro-batches that their schedules want. kMostPriced are simulated.
+constexpr int kMostOfAlike = 128;  // devices of a pipeline with equal parts of all pools
+constexpr double kGap = 0.01;      // relative, per chain
+// Divisions that are synthesised. With many devices, the first kMoreRoom get memory for the
+// micro-batches of their schedules. kMostPriced are simulated.
 constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
 constexpr int kMostPriced = 4;
-constexpr int kMostSplits = 3;  // of their rows
+constexpr int kMostSplits = 3;  // of rows
 constexpr size_t kSteps = 3 + kMostPriced;
 
-// Whole numbers that divide one, ascending.
+// Returns the divisors of a number, ascending.
 std::vector<int> divisors(int number) {
   std::vector<int> all;
   for (int d = 1; d <= number; ++d)
@@ -43,8 +43,8 @@ std::vector<int> divisors(int number) {
   return all;
 }
 
-// Units of each pool: nodes, or of a single node the devices; joined to larger ones, those of the
-// pool with most first, until there are few amounts of them.
+// Returns units per pool: nodes, or devices of a single node. Units are merged, those of the pool
+// with most first, until few amounts remain.
 Units units_of(const std::vector<DevicePool>& pools) {
   std::vector<std::vector<int>> ways;
   for (const DevicePool& pool : pools) {
@@ -73,8 +73,8 @@ Units units_of(const std::vector<DevicePool>& pools) {
   return units;
 }
 
-// The same part of each pool, for so many pipelines that are alike; nothing where a node would be
-// cut, or the devices of a node do not divide.
+// Returns the same part of each pool for `pipelines` identical pipelines; nullopt if that divides a
+// node's devices unevenly or cuts a node.
 std::optional<Units> part_of_all(const std::vector<DevicePool>& pools, int pipelines) {
   Units amount;
   for (const DevicePool& pool : pools) {
@@ -86,8 +86,8 @@ std::optional<Units> part_of_all(const std::vector<DevicePool>& pools, int pipel
   return amount;
 }
 
-// All whole numbers of units of each pool, in devices, and where these are coarse the parts that
-// pipelines have which are alike; none, if there are too many.
+// Returns all whole numbers of units of each pool, in devices, and for coarse units the parts of
+// identical pipelines; none if there are too many.
 std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
   const Units units = units_of(pools);
   size_t number = 1;
@@ -113,7 +113,7 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
   return amounts;
 }
 
-// What the search is about, but for its micro-batches.
+// Returns the search's request without micro-batches.
 GroupRequest group_request(const Request& request,
                            const std::vector<DevicePool>& pools,
                            const CandidatePlaces& places,
@@ -143,7 +143,7 @@ GroupRequest group_request(const Request& request,
   return groups;
 }
 
-// So many of as many devices as are searched in detail.
+// Returns how many groups of kMostInDetail devices there are, at least 1.
 int pipelines_of(size_t devices) { return std::max(1, static_cast<int>(devices) / kMostInDetail); }
 
 class AutoHet {
@@ -201,7 +201,7 @@ class AutoHet {
     return Infeasible{"no two pipelines are predicted to be faster than what is known"};
   }
 
-  // Where there are not devices, rows or memory for two.
+  // Used without devices, rows or memory for two.
   Outcome one_pipeline() const {
     Outcome found = request_.ask("harp");
     if (Plan* plan = std::get_if<Plan>(&found)) plan->strategy = request_.strategy;
@@ -212,8 +212,8 @@ class AutoHet {
     return {places_.rows(count), count, 0, StageStyle::kBest};
   }
 
-  // Micro-batches of a step in one pipeline have many rows first, as harp begins: fewer and more of
-  // them while that helps.
+  // Begins with many rows per micro-batch, as harp does, then tries fewer and more while that
+  // helps.
   void find_columns() {
     const size_t start = counts_.size() * 2 / 3;
     for (size_t i = start; i < counts_.size() && find_columns(counts_[i]); ++i) {
@@ -222,20 +222,20 @@ class AutoHet {
     }
   }
 
-  // Returns whether divisions got better, or there is none yet.
+  // Returns whether divisions improved, or none exists yet.
   bool find_columns(int64_t count) {
     report(request_, fmt::format("autohet: chains of {} micro-batches", count), 1, kSteps);
     if (search_.enough()) return false;
     const std::optional<Nanoseconds> before = search_.step();
-    // First with what keeps everything at no price, which says what need not be looked at closer,
-    // unless what is known already does.
+    // Unpriced options that keep everything come first: they show which stages to skip, unless a
+    // known step does.
     if (!before && !request_.faster_than) add_columns(count, {});
     add_columns(count, search_.longest_stage(count));
     if (!search_.step()) return !request_.faster_than;
     return !before || *search_.step() < *before;
   }
 
-  // `closer`: what takes longer for a micro-batch is not looked at closer; 0: nothing is.
+  // `closer`: slower stages per micro-batch are not refined; 0: none are.
   void add_columns(int64_t count, Nanoseconds closer) {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
     std::map<std::pair<int, int>, StageOptionTable*> offers;  // [pool, devices]
@@ -273,7 +273,7 @@ class AutoHet {
     return candidate;
   }
 
-  // The same with rows as the timer says when stages are synthesised as wholes.
+  // Returns the candidate with rows by the timer for stages synthesised as wholes.
   PlanCandidate balanced(PlanCandidate candidate) {
     for (int i = 0; i < kMostSplits; ++i) {
       const std::optional<std::vector<PipelinePlan>> plans = candidates_.trials().wholes(candidate);
@@ -295,7 +295,7 @@ class AutoHet {
     return candidate;
   }
 
-  // What the timer says of one more micro-batch is taken for all.
+  // The timer's time of one more micro-batch is used for all.
   static Column column_of(const PipelinePlan& plan, int64_t rows) {
     const Nanoseconds step = turns_of(plan).step;
     PipelinePlan more = plan;
@@ -313,7 +313,7 @@ class AutoHet {
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
   const CandidatePlaces& places_;
-  const std::vector<int64_t> counts_;  // of micro-batches
+  const std::vector<int64_t> counts_;  // numbers of micro-batches
   GroupSearch search_;
 };
 

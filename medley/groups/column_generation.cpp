@@ -8,18 +8,18 @@
 namespace medley {
 namespace {
 
-constexpr double kPeriodStep = 1.4;  // between periods for which chains are searched
-constexpr double kWorthMore = 1e-3;  // of its rows: a column must be worth more by this
-// Of the rows of a step, what all devices may be worth less where a step is excluded: more than all
-// that is lost where prices become whole numbers.
+constexpr double kPeriodStep = 1.4;  // factor between searched periods
+constexpr double kWorthMore = 1e-3;  // least relative excess worth of a column over its rows
+// Margin below the rows of a step for the worth of all devices in an exclusion, as a share. It
+// exceeds the rounding of prices to integers.
 constexpr double kSafety = 1e-6;
-// What the rows of a pipeline are worth, in whole numbers.
+// Worth of a pipeline's rows as an integer.
 constexpr int64_t kWhole = int64_t{1} << 40;
-constexpr int kStepBits = 12;         // steps are told apart to this many
-constexpr size_t kParts = 4;          // of a proof for a choice, each for so many micro-batches
-constexpr size_t kOfEachChoice = 12;  // chains that a proof fails for, found at once
+constexpr int kStepBits = 12;         // relative resolution of steps, in bits
+constexpr size_t kParts = 4;          // of a proof per choice, each for a range of micro-batches
+constexpr size_t kOfEachChoice = 12;  // failing chains of a proof per search
 
-// Of a device, `of` being what no chain may cost: a device that costs as much is in none.
+// Returns the integer price of a device, at most `of`, the excluded cost of a chain.
 int64_t whole_price(double price, int64_t of) {
   return price >= static_cast<double>(of) ? of : static_cast<int64_t>(price);
 }
@@ -57,7 +57,7 @@ bool ColumnGeneration::add(PipelineColumn column) {
   return true;
 }
 
-// At these prices, for each choice and period the chain that is worth most.
+// Returns the chain of most worth at these prices, for each choice and period.
 std::vector<PipelineColumn> ColumnGeneration::price(Nanoseconds step,
                                                     const std::vector<double>& prices) {
   struct Trial {
@@ -111,7 +111,7 @@ double ColumnGeneration::generate(Nanoseconds step, const GenerationLimits& limi
       all.push_back({column.devices, rows_in(column, step)});
     const MasterSolution solution = solve_master(devices_, all);
     rows = solution.rows;
-    // Prices swing while there are few columns: half of what they were is kept.
+    // Prices oscillate while there are few columns: they are averaged with the previous ones.
     if (round == 0) smooth = solution.prices;
     for (size_t k = 0; k < smooth.size(); ++k) smooth[k] = (smooth[k] + solution.prices[k]) / 2;
     const auto look = [&](const std::vector<double>& prices) {
@@ -136,17 +136,17 @@ int64_t ColumnGeneration::most_rows(const Proof& proof, Nanoseconds step) const 
 
 MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
   std::vector<MasterColumn> all;
-  // What does nothing in the step is no pipeline of it.
+  // Chains without rows in the step are no pipelines of it.
   for (const Proof& proof : proofs_)
     if (const int64_t rows = most_rows(proof, step); rows > 0)
       all.push_back({proof.devices, static_cast<double>(rows)});
   return solve_master(devices_, all, least_columns_);
 }
 
-// Shows that no chain of the choice does more rows in the step than its devices are worth, from
-// few micro-batches on, in a part of all numbers of them; or returns chains that do. A search for B
-// of them finds the chain of least worth C, so that nothing is to be shown up to b B = C less the
-// price of a column.
+// Proves, for a part of all numbers of micro-batches, that no chain of the choice does more rows in
+// the step than its devices are worth; or returns chains that do. Small numbers come first. A
+// search for B micro-batches finds the least worth C. All numbers up to b B = C less the price of a
+// column are then proved.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
                                               size_t part,
                                               Nanoseconds step,
@@ -198,7 +198,7 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
     MasterSolution solution = master_of_proofs(step);
     const double enough = static_cast<double>(rows_) * (1 - 2 * kSafety);
     if (solution.rows >= enough) return Verdict::kLongEnough;
-    // Any prices at which all devices are worth fewer rows than a step has would do.
+    // Any prices at which all devices are worth less than the rows of a step suffice.
     const double paid = worth(devices_, solution.prices) - least_columns_ * solution.column_price;
     const double scale = enough / std::max(paid, enough * 1e-3);
     for (double& price : solution.prices) price *= scale;
@@ -217,7 +217,7 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
   return Verdict::kUnknown;
 }
 
-// The shortest step between these in which the chains known do all rows, in parts.
+// Returns the shortest step in the interval in which fractions of the known chains do all rows.
 Nanoseconds ColumnGeneration::least_of_proofs(Nanoseconds low, Nanoseconds high) const {
   while ((high - low).value > std::max<int64_t>(1, high.value >> kStepBits)) {
     const Nanoseconds middle = low + (high - low) / 2;

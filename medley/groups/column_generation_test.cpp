@@ -18,7 +18,7 @@ struct Searched {
   std::unique_ptr<ColumnGeneration> columns;
 };
 
-// Of so many pipelines or more.
+// Searches for at least `pipelines` pipelines.
 Searched search(const GroupInstance& instance, bool counted, size_t pipelines) {
   Searched searched;
   searched.columns = std::make_unique<ColumnGeneration>(instance.devices, instance.rows, pipelines);
@@ -38,8 +38,8 @@ Searched search(const GroupInstance& instance, bool counted, size_t pipelines) {
   return searched;
 }
 
-// Of all instances: how many have a step, how close bounds are to it, and rows that are found in
-// it, in parts of all.
+// Over all instances: the number with a step, the tightness of bounds, and the share of rows found
+// in it.
 struct Summary {
   uint64_t possible = 0;
   double bounds = 0, rows_found = 0;
@@ -81,18 +81,18 @@ Summary compare_with_all(bool sums, size_t pipelines, uint64_t seeds) {
 TEST(ColumnGeneration, NoStepIsShorterThanItsBound) {
   const Summary found = compare_with_all(false, 1, group_seeds());
   EXPECT_GT(found.possible, group_seeds() * 7 / 10);
-  EXPECT_GT(found.bounds, 0.8);  // and most are not much longer
+  EXPECT_GT(found.bounds, 0.8);  // most are close
   EXPECT_GT(found.rows_found, 0.98);
 }
 
-// What two pipelines or more sum takes time of every step, and each of them has to be one.
+// Gradient sums of two or more pipelines take time in every step, and each is a column.
 TEST(ColumnGeneration, NoStepOfSeveralPipelinesIsShorterThanItsBound) {
   const Summary found = compare_with_all(true, 2, group_seeds());
   EXPECT_GT(found.possible, group_seeds() / 3);
   EXPECT_GT(found.bounds, 0.7);
 }
 
-// The bound is that of the linear program over all chains there are, one by one.
+// The bound equals that of the linear program over all enumerated chains.
 TEST(ColumnGeneration, BoundsAreThoseOfAllChains) {
   int looked_at = 0;
   for (const size_t pipelines : {size_t{1}, size_t{2}})
@@ -112,8 +112,8 @@ TEST(ColumnGeneration, BoundsAreThoseOfAllChains) {
   EXPECT_GT(looked_at, 100);
 }
 
-// Of one pipeline, where devices cost nothing and are counted: pools in any order are found as all
-// chains one by one are, and are never worse than each pool once (plan_pipeline).
+// For one pipeline on free, counted devices, pools in any order match the enumeration of all chains
+// and are never worse than each pool once (plan_pipeline).
 TEST(Chains, OnePipelineInAnyOrderOfPools) {
   uint64_t shorter = 0;
   const uint64_t seeds = seeds_of(1000);

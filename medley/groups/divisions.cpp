@@ -14,7 +14,7 @@
 namespace medley {
 namespace {
 
-// The least step for which `enough`, which once true stays true; beyond `longest`: there is none.
+// Returns the least step for which the monotone `enough` is true; above `longest` if there is none.
 Nanoseconds least_step(const std::function<bool(Nanoseconds)>& enough,
                        int64_t longest = kLongestStep) {
   int64_t low = 0, high = 1;
@@ -29,7 +29,7 @@ Nanoseconds least_step(const std::function<bool(Nanoseconds)>& enough,
   return {high};
 }
 
-// Numbers of units, in a mixed radix: smaller amounts have smaller numbers.
+// Numbers amounts of units in a mixed radix: smaller amounts have smaller numbers.
 class Numbers {
  public:
   explicit Numbers(const Units& all) : all_(all) {
@@ -38,7 +38,7 @@ class Numbers {
       count_ = std::min(kMany, count_ * (at(units) + 1));
     }
   }
-  // Beyond this, numbers mean nothing.
+  // Above this, numbers are invalid.
   static constexpr size_t kMany = size_t{1} << 32;
   size_t count() const { return count_; }
   size_t number(const Units& units) const {
@@ -63,9 +63,9 @@ bool fits(const Units& units, const Units& into) {
   return std::ranges::equal(units, into, std::ranges::less_equal{});
 }
 
-// The best set of columns by depth-first search, for each number of pipelines. What the rest of the
-// units can do at most is known exactly where there are few amounts of them; else it is what they
-// are worth at the prices of the linear program.
+// Depth-first search for the best set of columns, for each number of pipelines. The most that the
+// remaining units can do is exact for few amounts; else it is their worth at the prices of the
+// linear program.
 class Search {
  public:
   explicit Search(const DivisionRequest& request) : request_(request), numbers_(request.units) {
@@ -84,7 +84,7 @@ class Search {
   std::vector<Division> run() {
     for (size_t count = request_.pipelines; count <= request_.most_pipelines; ++count) {
       pipelines_ = count;
-      // No step that is too long matters.
+      // Longer steps do not matter.
       const int64_t longest = most_steps();
       const Nanoseconds least = least_step([&](Nanoseconds step) { return exists(step); }, longest);
       if (least.value > longest) continue;
@@ -107,14 +107,14 @@ class Search {
     Units units;
     std::vector<int> columns;
   };
-  // Of `n` units the amount is some.
+  // One amount among `n` units.
   struct Part {
     size_t n, number, amount;
   };
 
   bool is_exact() const { return numbers_.count() <= kMostNumbers; }
 
-  // Of divisions that are returned, as far as is known.
+  // Returns the limit of steps of returned divisions, as far as known.
   int64_t most_steps() const {
     if (best_.value == 0) return kLongestStep;
     return std::max(best_.value,
@@ -130,7 +130,7 @@ class Search {
         amounts_[amount].columns, {}, [&](int c) { return rows_of(c, step); });
   }
 
-  // What each amount does in a step, and what is left to others at most.
+  // Computes the rows of each amount in a step, and the most that others do on the rest.
   void look_at(Nanoseconds step) {
     rows_.assign(amounts_.size(), 0);
     for (size_t a = 0; a < amounts_.size(); ++a) rows_[a] = rows_of(column_of(a, step), step);
@@ -158,13 +158,13 @@ class Search {
     return sum;
   }
 
-  // Rows that so many pipelines do at most on some units; kNone: there are not so many.
+  // Returns the most rows of `pipelines` on some units; kNone if not so many fit.
   int64_t most_rows(size_t pipelines, const Units& units) const {
     if (is_exact()) return most_[pipelines][numbers_.number(units)];
     return static_cast<int64_t>(worth(units) * (1 + kPrecision));
   }
 
-  // Whether a division does all rows in the step; of many amounts: whether one was found.
+  // Returns whether a division does all rows in the step; for many amounts, whether one was found.
   bool exists(Nanoseconds step) {
     look_at(step);
     if (most_rows(pipelines_, request_.units) < request_.rows) return false;
@@ -179,8 +179,8 @@ class Search {
     start(false);
   }
 
-  // Those first whose columns do most, or most of what they are worth. `one`: any will do, and it
-  // is not added.
+  // Tries amounts with most rows first, or most of their worth. `one`: stops at the first, which is
+  // not added.
   void start(bool one) {
     order_.clear();
     for (size_t a = 0; a < amounts_.size(); ++a)
@@ -243,18 +243,18 @@ class Search {
   static constexpr double kPrecision = 1e-9;
   const DivisionRequest& request_;
   const Numbers numbers_;
-  std::vector<Amount> amounts_;             // that columns have
-  std::vector<size_t> order_;               // of amounts
-  std::vector<Part> parts_;                 // ascending; where there are few
+  std::vector<Amount> amounts_;             // used by columns
+  std::vector<size_t> order_;               // indices of amounts
+  std::vector<Part> parts_;                 // ascending; for few amounts
   std::vector<int64_t> rows_;               // [amount]
   std::vector<std::vector<int64_t>> most_;  // [pipelines][number]
-  std::vector<double> prices_;              // of a unit, where there are many
-  size_t pipelines_ = 0;                    // at hand
-  Nanoseconds best_{};                      // step; 0: none is known
+  std::vector<double> prices_;              // per unit; for many amounts
+  size_t pipelines_ = 0;                    // current number
+  Nanoseconds best_{};                      // step; 0: unknown
   int visits_ = 0;
   bool one_ = false, done_ = false;
   std::vector<Division> found_;
-  std::set<std::vector<int>> known_;  // columns of those
+  std::set<std::vector<int>> known_;  // their columns
 };
 
 }  // namespace
@@ -288,7 +288,7 @@ RowSplit split_rows(const std::vector<Column>& columns, int64_t rows) {
   const auto end_of = [&](size_t c) {
     return columns[c].fill + columns[c].period * (split.shares[c].microbatches - 1);
   };
-  // Whole micro-batches too many: from whoever is done last.
+  // Removes surplus whole micro-batches from the column that ends last.
   for (;;) {
     std::optional<size_t> last;
     for (size_t c = 0; c < columns.size(); ++c)
@@ -300,7 +300,7 @@ RowSplit split_rows(const std::vector<Column>& columns, int64_t rows) {
     split.shares[*last].rows -= columns[*last].rows;
     more -= columns[*last].rows;
   }
-  // What is left makes the micro-batches of those who are done last smaller.
+  // The rest shrinks the micro-batches of columns that end last.
   while (more > 0) {
     size_t last = 0;
     const auto spare = [&](size_t c) {

@@ -34,7 +34,7 @@ TEST(Divisions, CountsWholeMicrobatchesOnly) {
   EXPECT_EQ(rows_in(summing, {97}, 9), 0);
 }
 
-// A fast unit by itself, and slow ones in pairs, which have room for the model only together.
+// A fast unit alone, and slow ones in pairs, which have memory for the model only together.
 TEST(Divisions, UseAllDevices) {
   DivisionRequest request;
   request.units = {1, 4};
@@ -86,7 +86,7 @@ int64_t rows_of(const DivisionRequest& request, const std::vector<int>& columns,
   return sum;
 }
 
-// The least step of any multiset of columns, every one of which does something.
+// Returns the least step of any multiset of columns, each with some rows.
 int64_t by_trying_all(const DivisionRequest& request) {
   int64_t best = std::numeric_limits<int64_t>::max();
   std::vector<int> chosen;
@@ -172,7 +172,7 @@ TEST(Divisions, SplitRowsSoThatNobodyIsLate) {
     }
     EXPECT_EQ(sum, rows) << seed;
     EXPECT_GE(all, rows) << seed;
-    if (split.step > Nanoseconds{1}) EXPECT_LT(before, rows) << seed;  // no shorter step does
+    if (split.step > Nanoseconds{1}) EXPECT_LT(before, rows) << seed;  // no shorter step suffices
   }
 }
 

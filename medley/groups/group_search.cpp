@@ -14,22 +14,22 @@
 namespace medley {
 namespace {
 
-constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
+constexpr double kFirstStep = 2;  // factor on a lower bound of the step: start of pricing
 constexpr int kMostFirstSteps = 6;
-// Searches of chains: for new pipelines, for a bound, for one that counts memory, for a closer one.
+// Limits of chain searches: for new pipelines, for a bound, for one with memory, for a closer one.
 constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearches = 1000,
                   kMostCloseSearches = 300;
-constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
-constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
-constexpr int kManyNodes = 4;     // of a pool
-// Chains of an amount of devices for a number of micro-batches; of few of many devices, whose
-// pipelines are many, more are timed with stages as wholes.
+constexpr double kCloseEnough = 0.05;  // relative gap of a bound of many devices
+constexpr int kMostCounted = 32;       // devices; above it, chains exclude gradient sums
+constexpr int kManyNodes = 4;          // per pool
+// Chains per amount of devices and number of micro-batches. For small amounts of many devices,
+// which have many pipelines, more chains are timed with stages as wholes.
 constexpr int kOfEachAmount = 2, kOfFewDevices = 8;
 constexpr int kMostImprovements = 64;
-constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
+constexpr size_t kMostCompared = 64;  // divisions with actual links
 
-// So many at its period: those that it was found for, if with more of them a stage would have more
-// in flight than it has room for.
+// Returns the most micro-batches at its period: the original number if more of them would exceed a
+// stage's memory.
 int64_t most_at_period(PipelinePlan plan, int64_t all) {
   const auto found = plan.microbatches;
   plan.microbatches = static_cast<int>(all);
@@ -71,7 +71,7 @@ Nanoseconds GroupSearch::limit() const {
   return request_.faster_than ? std::min(limit, *request_.faster_than) : limit;
 }
 
-// Of all devices' speed.
+// Returns the amount's share of all devices' speed.
 double GroupSearch::share(const Units& amount) const {
   double own = 0, all = 0;
   for (size_t p = 0; p < amount.size(); ++p) {
@@ -104,7 +104,7 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pi
   request.explain = false;
   request.microbatches = {choice};
   if (pipelines < 2) return request;
-  // Where sums take as long as micro-batches do, many more chains are worth keeping.
+  // If sums take as long as micro-batches, many more chains are worth keeping.
   if (is_small())
     request.sums = [this, pipelines](const StageRange& stage) {
       return request_.sums.about(stage, pipelines);
@@ -113,7 +113,7 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pi
   return request;
 }
 
-// With stages on whole nodes, where a pool has many.
+// Restricts stages to whole nodes in pools with many.
 PipelineRequest GroupSearch::on_nodes(PipelineRequest request) const {
   for (size_t p = 0; p < request.pools.size(); ++p) {
     PipelinePool& pool = request.pools[p];
@@ -150,8 +150,8 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
 }
 
 // Finds the best chains for each amount of devices. Equal pipelines come first: their step is known
-// with all their links, and limits the search for others. Others have whole blocks first, and all
-// cuts where the best divisions use them.
+// with all links, and limits the search for others. Others use whole blocks first, and all cuts
+// where the best divisions use them.
 void GroupSearch::search_amounts(const Choice& choice) {
   std::vector<Units> all = request_.amounts;
   const auto others = std::ranges::stable_partition(
@@ -162,8 +162,8 @@ void GroupSearch::search_amounts(const Choice& choice) {
   if (request_.layers_of_block > 1) search_amounts(choice, used_amounts(choice), 1);
 }
 
-// Returns the amounts that the best divisions use with such micro-batches, but for those of
-// pipelines that are all equal.
+// Returns the amounts that the best divisions use with such micro-batches, except for those of
+// identical pipelines.
 std::vector<Units> GroupSearch::used_amounts(const Choice& choice) const {
   DivisionRequest request = division_request();
   request.divisions = kMostCompared;
@@ -176,7 +176,7 @@ std::vector<Units> GroupSearch::used_amounts(const Choice& choice) const {
   return {used.begin(), used.end()};
 }
 
-// Returns whether it found better ones.
+// Returns whether it found better chains.
 bool GroupSearch::search_amounts(const Choice& choice,
                                  const std::vector<Units>& amounts,
                                  int cut_every) {
@@ -217,8 +217,8 @@ GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) c
   return known->second;
 }
 
-// More pipelines than the fewest are looked at once the fewest do no better: only then it is known
-// what each amount does at most where it sums as they do.
+// More pipelines than the fewest are searched after the fewest do not improve. Only then the most
+// rows of each amount with their sums are known.
 void GroupSearch::improve() {
   std::optional<Nanoseconds> before;
   do {
@@ -232,7 +232,7 @@ void GroupSearch::improve() {
   } while (step_ && step_ != before && !is_over());
 }
 
-// Whether so many pipelines may do a shorter step, if they sum as the fewest do.
+// Returns whether `pipelines` may have a shorter step, with the sums of the fewest.
 bool GroupSearch::may_be_shorter(size_t pipelines) const {
   if (!step_ || is_over()) return false;
   DivisionRequest request = division_request();
@@ -245,8 +245,8 @@ bool GroupSearch::may_be_shorter(size_t pipelines) const {
   return !found.empty() && found[0].step < *step_;
 }
 
-// For each amount of devices, pipelines that do more in less than the shortest step than those
-// known, until there are none. They sum as so many do.
+// Searches each amount of devices for pipelines that do more in less than the shortest step, until
+// none remain. Sums are those of `pipelines`.
 void GroupSearch::improve(size_t pipelines) {
   const std::vector<Units>& amounts = request_.amounts;
   bool added = true;
@@ -294,7 +294,7 @@ void GroupSearch::search_at_prices() {
   find_step();
 }
 
-// `pipelines`: as many as it was searched with.
+// `pipelines`: the number it was searched with.
 bool GroupSearch::add_column(const Units& devices,
                              const PipelinePlan& plan,
                              const Choice& choice,
@@ -329,7 +329,7 @@ DivisionRequest GroupSearch::division_request() const {
   request.columns = columns_;
   request.rows = request_.rows;
   request.pipelines = request_.pipelines;
-  // Each does a row at least.
+  // Each has at least one row.
   request.most_pipelines = std::min(kMostPipelines, static_cast<size_t>(request_.rows));
   request.slower = request_.slower;
   return request;
@@ -351,8 +351,8 @@ std::vector<Column> GroupSearch::columns(const std::vector<int>& numbers) const 
   return own;
 }
 
-// How many pipelines that are alike have such an amount of devices each, and together all; 0: no
-// two have.
+// Returns how many identical pipelines, each with this amount of devices, use all devices; 0 if
+// fewer than two.
 int GroupSearch::copies_of(const Units& amount) const {
   const int copies = devices_[0] / std::max(1, amount[0]);
   const bool all = std::ranges::equal(
@@ -360,8 +360,8 @@ int GroupSearch::copies_of(const Units& amount) const {
   return all && copies > 1 ? copies : 0;
 }
 
-// They sum within pools what others sum over links between them, which those that do most rows do
-// not know.
+// They sum within pools. Other divisions with most rows sum over links between pools, which they
+// ignore.
 std::vector<Division> GroupSearch::alike() const {
   const size_t most = std::min(kMostAlike, static_cast<size_t>(request_.rows));
   std::vector<Division> found;
@@ -372,7 +372,7 @@ std::vector<Division> GroupSearch::alike() const {
   return found;
 }
 
-// The shortest steps first.
+// Returns the shortest steps first.
 std::vector<Division> GroupSearch::with_links(std::vector<Division> divisions) const {
   for (Division& division : alike())
     if (std::ranges::find(divisions, division.columns, &Division::columns) == divisions.end())
@@ -425,7 +425,7 @@ Nanoseconds GroupSearch::bound(Nanoseconds long_enough,
   return least_ = std::max(least_, generation_.bound(long_enough, closeness, limits));
 }
 
-// What memory holds takes longer to look at: whether it does without is tried for one step.
+// Bounds with memory take longer: one step is tried without it.
 Nanoseconds GroupSearch::bound_of_many(Nanoseconds long_enough) {
   const auto is_close = [&] { return 1 - least_ / long_enough <= kCloseEnough; };
   GenerationLimits rough{

@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// All whole numbers of devices.
+// Returns all whole numbers of devices.
 std::vector<Units> all_amounts(const Units& devices) {
   std::vector<Units> amounts{{}};
   for (const int most : devices) {
@@ -25,11 +25,11 @@ std::vector<Units> all_amounts(const Units& devices) {
       }
     amounts = std::move(longer);
   }
-  amounts.erase(amounts.begin());  // nothing
+  amounts.erase(amounts.begin());  // the empty amount
   return amounts;
 }
 
-// The search as autohet.cpp asks it, of so many pipelines or more.
+// Returns the search of autohet.cpp for at least `pipelines` pipelines.
 std::unique_ptr<GroupSearch> searched(const GroupInstance& instance, size_t pipelines) {
   GroupRequest request;
   request.layers = instance.request.layers;
@@ -48,8 +48,8 @@ std::unique_ptr<GroupSearch> searched(const GroupInstance& instance, size_t pipe
   return search;
 }
 
-// All partitions of the devices, all chains, all divisions of the rows, one by one. One pipeline,
-// and several, which sum gradients, are searched apart.
+// Enumerates all partitions of the devices, all chains and all divisions of rows. One pipeline, and
+// several, which sum gradients, are searched separately.
 TEST(GroupSearch, FindsTheStepOfAllGroups) {
   uint64_t possible = 0, several_possible = 0;
   // Counts the cases in which there are pipelines.
@@ -82,7 +82,7 @@ TEST(GroupSearch, FindsTheStepOfAllGroups) {
   EXPECT_GT(several_possible, group_seeds() / 3);
 }
 
-// The search with one number of micro-batches, of a row each, where a stage takes so long for one.
+// Returns the search with one number of one-row micro-batches, for these times of stages.
 std::unique_ptr<GroupSearch> searched(GroupRequest request,
                                       const std::function<int64_t(const StageRange&)>& time) {
   request.layers = static_cast<int>(request.sums.gradients.size());
@@ -100,9 +100,9 @@ std::unique_ptr<GroupSearch> searched(GroupRequest request,
   return search;
 }
 
-// Three pools with slow links between them: pipelines that have a pool each, and many others, do
-// more rows, but sum all gradients over these links. Chains through all pools with a layer in each
-// sum within pools.
+// Three pools with slow links between them. Pipelines within a pool, and many others, do more rows,
+// but sum all gradients over these links. Chains through all pools, one layer each, sum within
+// pools.
 TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
   GroupRequest request;
   const LinkCurve fast{{{Bytes{100}, Nanoseconds{10}}}, {}},
@@ -132,8 +132,8 @@ TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
   EXPECT_LT(found[0].step.value, 2 * search->step()->value);
 }
 
-// More devices are no faster: a stage should be one, also of many devices, where chains of larger
-// amounts have whole nodes; or two, where one has no room for what four pipelines sum.
+// More devices are no faster, so a stage should have one, even if chains of larger amounts use
+// whole nodes. It should have two if one lacks memory for the sums of four pipelines.
 TEST(GroupSearch, StagesOfPipelinesThatAreAlikeAreSmallerThanNodes) {
   for (const bool is_tight : {false, true}) {
     GroupRequest request;

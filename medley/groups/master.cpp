@@ -19,15 +19,15 @@ MasterSolution solve_master(const std::vector<int>& devices,
   MasterSolution solution;
   solution.prices.assign(devices.size(), 0);
   solution.shares.assign(columns.size(), 0);
-  // Clp's tolerances are absolute: rows are counted in parts of the column that has most.
+  // Clp's tolerances are absolute, so rows are scaled by the largest column.
   double most = 0;
   for (const MasterColumn& column : columns) most = std::max(most, column.rows);
   if (most <= 0) return solution;
   ClpSimplex clp;
   clp.setLogLevel(0);
-  clp.setPerturbation(100);  // none
+  clp.setPerturbation(100);  // off
   const bool counted = least_columns > 0;
-  const auto last = static_cast<int>(devices.size());  // row, if columns are counted
+  const auto last = static_cast<int>(devices.size());  // row of the column count
   clp.resize(last + (counted ? 1 : 0), 0);
   if (counted) {
     clp.setRowLower(last, least_columns);

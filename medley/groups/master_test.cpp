@@ -14,7 +14,7 @@ using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Two kinds, and a column that has the better of both: what a device is worth says why.
+// Two device types, and a column better than both; the prices explain it.
 TEST(Master, TakesWhatDoesMostAndSaysWhatDevicesAreWorth) {
   const MasterSolution solution = solve_master({4, 8}, {{{1, 0}, 10}, {{0, 1}, 3}, {{1, 1}, 15}});
   EXPECT_NEAR(solution.rows, 72, 1e-6);
@@ -28,8 +28,8 @@ TEST(Master, WithoutColumnsNothingIsWorthAnything) {
   EXPECT_THAT(solve_master({3, 2}, {{{1, 1}, 0}}).prices, Each(0));
 }
 
-// What is possible, and prices at which nothing is worth more than its devices: by duality no
-// solution does more.
+// The solution is feasible, and at its prices no column is worth more than its devices: by duality
+// it is optimal.
 TEST(Master, NothingDoesMore) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     std::mt19937_64 random(seed);
