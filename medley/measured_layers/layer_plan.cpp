@@ -17,7 +17,7 @@ constexpr int64_t kMostBatch = int64_t{1} << 40;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMost = 65536;  // layers, devices
 
-// `in_flight` is 0 if the file does not say it.
+// `in_flight` is 0 if absent in the file.
 LayerStage read_stage(const JsonPlace& at) {
   LayerStage stage;
   stage.in_flight = 0;
@@ -167,7 +167,7 @@ LayerPlan parse_layer_plan(std::string_view text, std::string_view file) {
           for (const JsonPlace& each : read_list(p)) plan.stages.push_back(read_stage(each));
           if (plan.stages.empty()) p.refuse("at least one stage");
         }}});
-  // 1F1B: as many as there are stages from here on.
+  // 1F1B: the number of stages from this one on.
   for (size_t i = 0; i < plan.stages.size(); ++i)
     if (LayerStage& stage = plan.stages[i]; stage.in_flight == 0)
       stage.in_flight = std::min(plan.microbatches, static_cast<int>(plan.stages.size() - i));
@@ -222,7 +222,7 @@ ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs)
         static_cast<int>(std::clamp<int64_t>(room, 0, plan.microbatches)));
     request.pools.push_back(mesh.pool);
   }
-  // While a stage sends or receives it does nothing else.
+  // A stage is idle while it sends or receives.
   if (costs.table().run.blocking > 0) {
     for (size_t b = 0; b < times.boundaries.size(); ++b)
       for (const size_t stage : {b, b + 1}) {
@@ -249,7 +249,7 @@ LayerStepTimes time_step(const LayerPlan& plan,
   report.bubble = timing.bubble();
   for (size_t i = 0; i + 1 < plan.stages.size(); ++i)
     report.boundaries.push_back(boundary_after(plan, i, costs));
-  // The tensor that several stages have is updated by all of them at once.
+  // All stages with the tied tensor update it together.
   Nanoseconds tied_ready;
   const LayerStage* first_tied = nullptr;
   for (size_t i = 0; i < plan.stages.size(); ++i) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-// Two stages of one device each, four micro-batches of one row; 1 MB takes 1 ms on the way.
+// Two stages of one device each, four micro-batches of one row; 1 MB takes 1 ms to transfer.
 LayerPlan two_stages() {
   LayerPlan plan;
   plan.global_batch = 4;
@@ -106,7 +106,7 @@ TEST(LayerPlan, HasTheCountsOf1F1BIfItSaysNone) {
   EXPECT_EQ(parse_layer_plan(text, "p.json").stages[0].in_flight, 2);
 }
 
-// Its gradients are added up over both stages once both have ended their calls: 60 MB in 60 ms.
+// The tied gradients are summed over both stages after both end their calls: 60 MB in 60 ms.
 TEST(LayerPlan, AddsUpTheGradientsOfTiedLayers) {
   LayerTable table = sample_table();
   for (MeasuredBytes& each : table.bytes)
@@ -116,7 +116,7 @@ TEST(LayerPlan, AddsUpTheGradientsOfTiedLayers) {
   EXPECT_EQ(report.step.value, 41'500'000 + 60 * kMs + 3 * kMs);
 }
 
-// Both stages stand still for twice the transfer at each call.
+// Both stages are idle for two transfers at each call.
 TEST(LayerPlan, BlockingTransfersTakeTheTimeOfBothStages) {
   LayerTable table = sample_table();
   table.run.blocking = 2;

@@ -25,7 +25,7 @@ void verify(const LayerRequest& request) {
                        request.global_batch));
 }
 
-// Numbers of micro-batches, most first.
+// Returns numbers of micro-batches, most first.
 std::vector<int> counts_of(const LayerRequest& request) {
   constexpr int64_t kMostTried = int64_t{1} << 20;
   if (request.microbatches > 0)
@@ -36,7 +36,7 @@ std::vector<int> counts_of(const LayerRequest& request) {
   return counts;
 }
 
-// Devices of a stage: replicas that can divide the batch, times a degree.
+// Returns sizes of a stage: replicas that can divide the batch, times a degree.
 std::vector<int> sizes_of(const TableCosts& costs, int pool, int64_t global_batch) {
   std::set<int> sizes;
   for (const int degree : costs.degrees(pool))
@@ -50,7 +50,7 @@ bool dominates(const StageOption& a, const StageOption& b) {
          a.persistent <= b.persistent && a.saved <= b.saved && a.transient <= b.transient;
 }
 
-// Options by number of rows, computed when they are first asked for.
+// Options by number of rows, computed on demand.
 class Options {
  public:
   explicit Options(const TableCosts& costs) : costs_(costs) {}
@@ -79,8 +79,8 @@ class Options {
     return options;
   }
 
-  // Adds what transfers take that block the stage, as if the stages beside it were as wide and of
-  // its pool: the timer knows.
+  // Adds blocking transfers to the stage, assuming neighbours of its pool and size. The timer uses
+  // the actual ones.
   void stand_still(const StageRange& range, int64_t rows, StageOption& option) const {
     if (costs_.table().run.blocking == 0) return;
     const auto link = costs_.link(range.pool, range.devices, range.pool, range.devices);
@@ -121,7 +121,7 @@ LayerPlan to_layer_plan(const PipelinePlan& found, const LayerRequest& request) 
 bool runs(const LayerPlan& plan, const TableCosts& costs) {
   try {
     verify(plan, costs);
-  } catch (const Error&) {  // not measured, or not linked
+  } catch (const Error&) {  // not measured, or no link
     return false;
   }
   return true;
@@ -129,15 +129,15 @@ bool runs(const LayerPlan& plan, const TableCosts& costs) {
 
 using Found = std::variant<LayerOutcome, Infeasible>;
 
-// Keeps the faster of two.
+// Keeps the faster one of two.
 void keep(Found& best, Found other) {
   const auto* one = std::get_if<LayerOutcome>(&best);
   const auto* two = std::get_if<LayerOutcome>(&other);
   if (two && (!one || two->report.step < one->report.step)) best = std::move(other);
 }
 
-// A plan by the counts of the rules of h1f1b() alone, a few timings; nothing if there is no room
-// for a micro-batch, or if no schedule could make it faster than `below`.
+// Returns a plan with the counts of h1f1b()'s rules, after a few timings. Returns nullopt if no
+// micro-batch fits, or no schedule could make it faster than `below`.
 std::optional<LayerPlan> roughly_scheduled(LayerPlan plan,
                                            const TableCosts& costs,
                                            Nanoseconds below) {
@@ -152,7 +152,7 @@ std::optional<LayerPlan> roughly_scheduled(LayerPlan plan,
   return plan;
 }
 
-// The plan with stages [first, last) replaced by others.
+// Returns the plan with stages [first, last) replaced by `by`.
 LayerPlan replaced(LayerPlan plan, size_t first, size_t last, const std::vector<LayerStage>& by) {
   const auto at = plan.stages.begin();
   const auto gap = plan.stages.erase(at + static_cast<std::ptrdiff_t>(first),
@@ -162,7 +162,7 @@ LayerPlan replaced(LayerPlan plan, size_t first, size_t last, const std::vector<
   return plan;
 }
 
-// A layer moved over the boundary after stage i, to the one side or the other.
+// Adds plans with a layer moved over the boundary after stage i, in either direction.
 void add_moves(const LayerPlan& plan, size_t i, std::vector<LayerPlan>& near) {
   const LayerStage &one = plan.stages[i], &two = plan.stages[i + 1];
   for (const int way : {-1, 1}) {
@@ -173,10 +173,9 @@ void add_moves(const LayerPlan& plan, size_t i, std::vector<LayerPlan>& near) {
   }
 }
 
-// The plans that are one step away and can run: a layer moved over a boundary, one of two stages
-// doing the work of both, half of the replicas of a stage doing half of its layers, two stages of
-// unlike pools in the other order, or the devices of a stage as half or twice as many replicas, and
-// then perhaps a layer moved as well.
+// Returns the valid plans one step away. A step moves a layer over a boundary, merges two stages
+// into one of them, or splits a stage's layers and replicas in half. It also may swap two stages of
+// different pools, or halve or double a stage's replicas, perhaps with a moved layer.
 std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs) {
   std::vector<LayerPlan> near;
   const size_t boundaries = plan.stages.size() - 1;
@@ -218,7 +217,7 @@ std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs
   return near;
 }
 
-// Goes to a better neighbour for as long as there is one.
+// Moves to a better neighbour while one exists.
 LayerPlan improved(LayerPlan plan, const TableCosts& costs) {
   for (bool better = true; better;) {
     better = false;
@@ -232,8 +231,8 @@ LayerPlan improved(LayerPlan plan, const TableCosts& costs) {
   return plan;
 }
 
-// Of plans with one of these counts of micro-batches whose stages have `narrowest` devices or more,
-// or a power of two times as many.
+// Searches plans with one of these micro-batch counts whose stages have at least `narrowest`
+// devices, or a power of two times that.
 void search(const LayerRequest& request,
             const std::vector<int>& counts,
             int narrowest,
@@ -280,7 +279,7 @@ void search(const LayerRequest& request,
       candidates.push_back(std::move(*plan));
 }
 
-// Of each list of counts the best few, lists one after the other.
+// Returns the best few for each list of counts, in sequence.
 std::vector<LayerPlan> best_few(const LayerRequest& request,
                                 const std::vector<std::vector<int>>& counts,
                                 std::string& reason) {
@@ -319,7 +318,7 @@ std::vector<LayerPlan> best_few(const LayerRequest& request,
   return all;
 }
 
-// Stages of a grid, or none if pools cannot be divided like this.
+// Returns the stages of a grid, none if pools cannot be divided like this.
 std::vector<LayerStage> grid_stages(const TableCosts& costs, int stages, int degree) {
   int devices = 0;
   for (int p = 0; p < costs.pools(); ++p) devices += costs.devices(p);
@@ -341,8 +340,7 @@ std::vector<LayerStage> grid_stages(const TableCosts& costs, int stages, int deg
   return grid;
 }
 
-// Why no stage of any pool can be run with any of these counts, as the first that was tried; "" if
-// one can.
+// Returns the first reason why no stage of any pool can run with these counts; "" if one can.
 std::string unmeasured(const LayerRequest& request, const std::vector<int>& counts) {
   const TableCosts& costs = request.costs;
   std::string first;
@@ -421,8 +419,8 @@ std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) 
   const std::vector<int> counts = counts_of(request);
   std::string reason = unmeasured(request, counts);
   if (!reason.empty()) return Infeasible{reason};
-  // The best few of all counts, and of the next more and fewer than the best has, which the search
-  // leaves out where it predicts them to be a little slower; each made better where it stands.
+  // Takes the best few over all counts, and over the next larger and smaller count than the best
+  // one's, which the search may rank slightly lower. Each is improved locally.
   std::vector<LayerPlan> candidates = best_few(request, {counts}, reason);
   if (!candidates.empty()) {
     const auto best = std::ranges::find(counts, candidates[0].microbatches);

@@ -17,7 +17,7 @@ const LayerOutcome& found(const std::variant<LayerOutcome, Infeasible>& outcome)
   return std::get<LayerOutcome>(outcome);
 }
 
-// Every chain of stages, pools in any order, judged by the timer under H-1F1B.
+// Enumerates every chain of stages, pools in any order, timed under H-1F1B.
 void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, LayerPlan& best) {
   const int begin = plan.stages.empty() ? 0 : plan.stages.back().end;
   if (begin == costs.layers()) {
@@ -45,13 +45,13 @@ void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, La
   }
 }
 
-// The search prices cuts by classes of widths, and a step by the period that it has once it is
-// full. The timer knows that stages resume forwards while a pipeline fills: with unlike kinds, many
-// micro-batches and transfers that overlap it likes a chain that the search does not keep.
+// The search prices cuts by classes of widths, and a step by its steady-state period. The timer
+// also models forwards that resume during warm-up. With different types, many micro-batches and
+// overlapped transfers it may prefer a chain that the search drops.
 TEST(LayerPlanner, IsAsGoodAsAllChainsOneByOne) {
   struct Case {
     int fast, slow, batch, blocking;
-    double most;  // of the best step
+    double most;  // relative to the best step
   };
   for (const auto& [fast, slow, batch, blocking, most] : {Case{1, 1, 32, 0, 1.05},
                                                           {1, 0, 4, 0, 1},
@@ -95,7 +95,7 @@ TEST(LayerPlanner, SaysWhatLacksMemory) {
   EXPECT_THAT(std::get<Infeasible>(outcome).reason, ::testing::HasSubstr("on each device"));
 }
 
-// Devices fall away for one of four causes.
+// Devices are unused for one of four causes.
 TEST(LayerPlanner, NamesDevicesThatFallAway) {
   const auto names = [](const LayerTable& table, const Cluster& cluster) {
     const TableCosts costs(table, cluster);

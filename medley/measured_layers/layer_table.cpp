@@ -60,7 +60,7 @@ RunConstants read_constants(const JsonPlace& at) {
   return run;
 }
 
-// An entry for each kind of layer, and for nothing else.
+// Reads one entry for each type of layer, and no others.
 template <typename Entry, typename Read>
 std::map<std::string, Entry> read_kinds(const JsonPlace& at,
                                         const std::set<std::string>& kinds,

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// What parsing the sample says once one text in it is replaced.
+// Returns the error for the sample with one text replaced.
 std::string message(const std::string& what, const std::string& by) {
   std::string text = print(sample_table());
   const size_t at = text.find(what);

@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// The curve for so many senders; null if the network has none.
+// Returns the curve for this number of senders; null if the network has none.
 const MessageCurve* curve_for(const Network& network, int devices) {
   const MessageCurve* found = network.curves.empty() ? nullptr : &network.curves.front();
   for (const MessageCurve& curve : network.curves)
@@ -21,12 +21,12 @@ const MessageCurve* curve_for(const Network& network, int devices) {
   return found;
 }
 
-// What `devices` of a node's devices send takes, by the bytes of all nodes together.
+// Returns the time of sends from `devices` of a node's devices, by the bytes of all nodes.
 LinkCurve side(const Network& network, int nodes, int devices) {
   const MessageCurve* curve = curve_for(network, devices);
   const Nanoseconds latency = to_nanoseconds({network.latency});
   if (!curve) return constant_bandwidth({network.bandwidth * nodes}, latency);
-  // Fewer than the curve is for share it; more of them have no more than it says.
+  // Fewer devices than the curve's share it; more are limited by it.
   LinkCurve link{{}, latency};
   for (const MessageCurve::Point& point : curve->points) {
     const double size = static_cast<double>(point.bytes) * curve->devices;
@@ -36,7 +36,7 @@ LinkCurve side(const Network& network, int nodes, int devices) {
   return link;
 }
 
-// Of two sides of a link the slower one, at the sizes of both.
+// Returns the slower one of two sides of a link, at the sizes of both.
 LinkCurve slower(const LinkCurve& a, const LinkCurve& b) {
   std::set<Bytes> sizes;
   for (const LinkCurve* each : {&a, &b})
@@ -133,7 +133,7 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
         int found = -1;
         try {
           if (exists) found = topology.route(a, b).network;
-        } catch (const Error&) {  // no network links them
+        } catch (const Error&) {  // no common network
         }
         networks_.push_back(found);
       }
@@ -146,7 +146,7 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
 
 void TableCosts::add_times(int pool, int degree) {
   const std::string& kind = cluster_.pools[at(pool)].kind.name;
-  // From the most rows to the fewest.
+  // From most rows to fewest.
   std::map<std::string, LayerTimes> least;
   for (auto each = table_.times.rbegin(); each != table_.times.rend(); ++each) {
     if (each->device != kind || each->tensor_parallel != degree) continue;
@@ -205,7 +205,7 @@ std::optional<StageOption> TableCosts::stage(int begin,
   stage.update = found->update + *reduce;
   stage.persistent = times(run.state, parameters(begin, end, mesh.tensor_parallel)) + fixed(mesh);
   stage.saved = times(run.saved, own * between(bytes.saved, begin, end));
-  // Each way over each cut a message in use and one on its way; the gradient of the last output.
+  // Per cut and direction, one message in use and one in transit; the gradient of the last output.
   if (begin > 0) stage.transient += cut(begin - 1, own) * int64_t{4};
   stage.transient +=
       end < layers() ? cut(end - 1, own) * int64_t{4} : Bytes{bytes.last_output * own};
@@ -317,7 +317,7 @@ Bytes TableCosts::fixed(const LayerMesh& mesh) const {
 Nanoseconds TableCosts::gather(int layer, const LayerMesh& mesh, int64_t rows) const {
   const LinkCurve* fabric = node_link(mesh.pool, true, 1);
   if (mesh.tensor_parallel == 1 || !fabric || layer < 0 || layer + 1 == layers()) return {};
-  // What each of a ring sends to the next.
+  // Each device of a ring sends this to the next.
   return occupied(*fabric,
                   cut(layer, rows) * int64_t{mesh.tensor_parallel - 1} / mesh.tensor_parallel);
 }
@@ -331,14 +331,14 @@ int64_t TableCosts::parameters(int begin, int end, int degree) const {
 bool TableCosts::has_tied(int begin, int end) const { return between(num_tied_, begin, end) > 0; }
 
 Nanoseconds TableCosts::add_tied(const LayerMesh& one, const LayerMesh& other) const {
-  // Each side sends all that its devices have of it.
+  // Each side sends the parts of all its devices.
   const auto whole = [&](const LayerMesh& mesh) {
     return Bytes{bytes_.at(mesh.tensor_parallel).tied * mesh.devices()};
   };
   const Bytes bytes = std::max(whole(one), whole(other));
   const auto up = link(one.pool, one.devices(), other.pool, other.devices());
   const auto down = link(other.pool, other.devices(), one.pool, one.devices());
-  if (!up || !down) return {};  // over the stages between them, which all have it
+  if (!up || !down) return {};  // in the stages between them, which all have it
   const Nanoseconds time = std::max(occupied(*up, bytes), occupied(*down, bytes));
   return times(table_.run.all_reduce, time);
 }
@@ -351,9 +351,9 @@ Nanoseconds TableCosts::transfer(const LinkCurve& link, Bytes bytes) const {
 std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const LayerMesh& mesh) const {
   const int per_node = std::min(mesh.replicas, devices_per_node(mesh.pool) / mesh.tensor_parallel);
   const int nodes = (mesh.replicas + per_node - 1) / per_node;
-  const int together = per_node * mesh.tensor_parallel;  // devices of a node
+  const int together = per_node * mesh.tensor_parallel;  // devices per node
   const int64_t bytes = parameters(begin, end, mesh.tensor_parallel);
-  // What each of a ring sends to the next.
+  // Each device of a ring sends this to the next.
   const auto ring = [](int64_t whole, int of) { return Bytes{2 * whole * (of - 1) / of}; };
   Nanoseconds time;
   if (per_node > 1) {
@@ -363,8 +363,8 @@ std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const Laye
     time += occupied(*fabric, ring(bytes, per_node)) * int64_t{in_turn ? together : 1};
   }
   if (nodes > 1) {
-    // All devices of a node do so at once, each with its part of what the node's replicas have,
-    // unless the network says that they take turns.
+    // All devices of a node sum concurrently, each its part of the node's replicas, unless the
+    // network uses one flow.
     const Network* between_nodes = network(mesh.pool, mesh.pool, false);
     if (!between_nodes) return std::nullopt;
     const LinkCurve* lan = node_link(mesh.pool, false, between_nodes->one_flow ? 1 : together);
@@ -378,7 +378,7 @@ std::optional<LinkCurve> TableCosts::link(int from,
                                           int from_devices,
                                           int to,
                                           int to_devices) const {
-  // Stages of a pool that has one node only are in it.
+  // Stages of a pool with a single node share that node.
   const bool same_node = from == to && devices(from) == devices_per_node(from);
   const Network* between_them = network(from, to, same_node);
   if (!between_them) return std::nullopt;

@@ -27,7 +27,7 @@ TEST(TableCosts, AddsUpLayers) {
 TEST(TableCosts, OffersWhatWasMeasuredOnly) {
   const TableCosts costs(sample_table(), sample_cluster(1, 0));
   EXPECT_FALSE(costs.stage(0, 3, {0, 1, 1}, 8));  // 8 rows
-  EXPECT_FALSE(costs.stage(0, 3, {0, 3, 1}, 4));  // no whole rows
+  EXPECT_FALSE(costs.stage(0, 3, {0, 3, 1}, 4));  // fractional rows
   EXPECT_FALSE(costs.stage(0, 3, {0, 1, 4}, 4));  // degree 4
   EXPECT_TRUE(costs.stage(0, 3, {0, 1, 2}, 4));
   EXPECT_THAT(costs.degrees(0), ::testing::ElementsAre(1, 2));
@@ -52,8 +52,8 @@ TEST(TableCosts, AppliesTheConstantsOfARun) {
   EXPECT_EQ(stage.update.value, kMillisecond + 3 * 6'400'000);
 }
 
-// By its source (docs/formats/layers.md): six copies of f32 parameters, and what a process holds
-// before its first step, more where it is one of several that divide the layers.
+// By its source (docs/formats/layers.md): six copies of f32 parameters, and a process's bytes
+// before its first step, more if several divide the layers.
 TEST(TableCosts, AppliesTheFiguresOfANamedRuntime) {
   LayerTable table = sample_table();
   table.run =
@@ -67,8 +67,8 @@ TEST(TableCosts, AppliesTheFiguresOfANamedRuntime) {
   EXPECT_EQ(costs.stage(1, 2, {0, 1, 2}, 1)->persistent.value, 3'192'000'000);
 }
 
-// 2 MB come in whole and leave whole: each of two devices receives half and, at 10 GB/s, the other
-// half from its neighbour. The first layer receives nothing, the last one no gradient.
+// 2 MB enter and leave undivided: each of two devices receives half and, at 10 GB/s, the other half
+// from its neighbour. The first layer receives nothing, the last one no gradient.
 TEST(TableCosts, GathersWhatDividedLayersReceive) {
   const TableCosts costs(sample_table(), sample_cluster(2, 0));
   const auto calls = [&](int begin, int end) {
@@ -81,7 +81,7 @@ TEST(TableCosts, GathersWhatDividedLayersReceive) {
   EXPECT_EQ(calls(5, 6), std::pair(forward / 2 + gather, backward / 2));
 }
 
-// A row of the table between 2 and 4 rows, and between 1 and 2 those of two: they are faster.
+// Interpolates between 2 and 4 rows; between 1 and 2 rows it uses the faster ones of two.
 TEST(TableCosts, InterpolatesRows) {
   LayerTable table = sample_table();
   for (MeasuredTimes& each : table.times)
@@ -97,8 +97,8 @@ TEST(TableCosts, InterpolatesRows) {
   EXPECT_FALSE(costs.stage(1, 2, {0, 1, 1}, 5));
 }
 
-// The embedding and the head are one tensor: of one stage they are one, of two stages each has it,
-// and its gradients are added up over both.
+// The embedding and the head are one tensor. One stage has it once; each of two stages has it, with
+// gradients summed over both.
 TEST(TableCosts, HasTiedParametersOnceInAStage) {
   LayerTable table = sample_table();
   for (MeasuredBytes& each : table.bytes)
@@ -110,13 +110,13 @@ TEST(TableCosts, HasTiedParametersOnceInAStage) {
   EXPECT_EQ(costs.stage(0, 5, {0, 1, 1}, 1)->persistent.value, 4 * 5 * 64'000'000);
   EXPECT_TRUE(costs.has_tied(0, 1));
   EXPECT_FALSE(costs.has_tied(1, 5));
-  // 60 MB at 1 GB/s between nodes, whatever the degree; of four replicas four times as much.
+  // 60 MB at 1 GB/s between nodes, for any degree; four replicas send four times as much.
   EXPECT_EQ(costs.add_tied({0, 1, 1}, {0, 1, 1}).value, 60 * kMillisecond);
   EXPECT_EQ(costs.add_tied({0, 1, 2}, {0, 1, 1}).value, 60 * kMillisecond);
   EXPECT_EQ(costs.add_tied({0, 4, 1}, {0, 4, 1}).value, 240 * kMillisecond);
 }
 
-// One cause, one sentence.
+// Each cause has its own message.
 TEST(TableCosts, SaysWhyAStageCannotRun) {
   Cluster cluster = sample_cluster(2, 1);
   cluster.networks.erase(cluster.networks.begin() + 1);
@@ -146,14 +146,14 @@ TEST(TableCosts, SaysWhyAStageCannotRun) {
             "a node");
 }
 
-// Two devices of each node have a part in it. All at once reach 4 GB/s; one after the other 1 GB/s.
+// Two devices of each node take part. Concurrently they reach 4 GB/s, in sequence 1 GB/s.
 TEST(TableCosts, AddsUpGradientsAsTheNetworkLetsThem) {
   Cluster cluster = sample_cluster(2, 0);
   cluster.networks[1].curves = {{1, {{1'000'000, 1e9}}}, {4, {{1'000'000, 4e9}}}};
   const LayerMesh mesh{0, 4, 2};  // on two nodes
   const int64_t inside =
       TableCosts(sample_table(), sample_cluster(2, 0)).all_reduce(1, 2, {0, 2, 2})->value;
-  // 32 MB on each of four devices of a node, to the other node.
+  // 32 MB on each of four devices of a node, sent to the other node.
   EXPECT_EQ(TableCosts(sample_table(), cluster).all_reduce(1, 2, mesh)->value,
             inside + 16 * kMillisecond);
   cluster.networks[1].one_flow = true;
@@ -161,8 +161,8 @@ TEST(TableCosts, AddsUpGradientsAsTheNetworkLetsThem) {
             inside + 64 * kMillisecond);
 }
 
-// Where one bandwidth says all, adding up gradients takes what the hierarchical collective takes
-// that planners and emulator use, or the ring where each node has one replica.
+// With a single bandwidth, gradient sums take as long as the hierarchical collective of planners
+// and emulator, or as the ring with one replica per node.
 TEST(TableCosts, AddsUpGradientsAsTheCollectivesDo) {
   const Cluster cluster = sample_cluster(4, 0);
   const TableCosts costs(sample_table(), cluster);
@@ -214,7 +214,7 @@ TEST(TableCosts, HasNoLinkWithoutANetwork) {
   cluster.networks.erase(cluster.networks.begin());
   const TableCosts without_fabric(sample_table(), cluster);
   EXPECT_TRUE(without_fabric.stage(0, 1, {0, 4, 1}, 4));   // over the other network
-  EXPECT_FALSE(without_fabric.stage(0, 1, {1, 4, 1}, 4));  // gradients have no way
+  EXPECT_FALSE(without_fabric.stage(0, 1, {1, 4, 1}, 4));  // no link for gradients
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A layer table describes Medley's own runtime unless it says otherwise: with the times of a
-// graph's stages it predicts the step that the simulator finds for the lowered program.
+// By default a layer table describes Medley's own runtime: with the times of a graph's stages it
+// predicts the simulated step of the lowered program.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -34,8 +34,8 @@ Cluster two_nodes(double bus, double lan) {
   return cluster;
 }
 
-// Stages of both devices of a node. Each device has half of the rows or, if they are divided, all
-// of what goes in and comes out, like the devices of a table that divide a layer.
+// Returns stages on both devices of a node. Each device has half of the rows or, if layers are
+// divided, all inputs and outputs.
 Program two_stages(bool divided, const Cluster& cluster) {
   const std::string whole =
       R"(, "batch": {"*": "R"}, "states": {"*": "R"}, "ops": {"*": "replicate"})";
@@ -63,7 +63,7 @@ Program two_stages(bool divided, const Cluster& cluster) {
 
 TEST(MedleyRuntime, IsTheDefaultOfATable) {
   for (const bool divided : {false, true})
-    // Of the bandwidths one is low, or both, or none.
+    // One of the bandwidths is low, or both, or none.
     for (const auto& [bus, lan] :
          {std::pair{1e9, 1e9}, {1e9, 1e8}, {1e9, 2e7}, {5e7, 1e9}, {5e7, 2e7}}) {
       const Cluster cluster = two_nodes(bus, lan);
@@ -89,11 +89,11 @@ TEST(MedleyRuntime, IsTheDefaultOfATable) {
       plan.microbatches = kMicrobatches;
       plan.stages = {{0, 1, "a", 2 / degree, degree, 2}, {1, 2, "a", 2 / degree, degree, 1}};
       const TableCosts table_costs(table, cluster);
-      // A call of a table sends at its end, the program as soon as the value is there.
+      // A call of a table sends at its end, the program as soon as the value exists.
       const double ratio = time_step(plan, table_costs).step / simulate(program, costs).step;
       EXPECT_GE(ratio, 1) << divided << " " << bus << " " << lan;
       EXPECT_LE(ratio, 1.04) << divided << " " << bus << " " << lan;
-      // Two messages each way; divided layers store them gathered.
+      // Two messages per direction; divided layers store them gathered.
       const MemoryParts parts = memory_use(program.stages[0], 0).at_peak;
       EXPECT_EQ(table_costs.stage(0, 1, {0, 2 / degree, degree}, kRows)->transient.value,
                 parts[static_cast<size_t>(MemoryPart::kCommunication)] * degree);
