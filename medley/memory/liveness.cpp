@@ -37,7 +37,7 @@ const Input* find_input(const LoweredStage& stage, ValueId value) {
   return found == stage.graph.inputs.end() ? nullptr : &*found;
 }
 
-// Names a value by what makes it.
+// Names a value by its source.
 std::string source_of(const LoweredStage& stage, ValueId value) {
   if (const Input* input = find_input(stage, value))
     return fmt::format("{} {}", to_string(input->kind), input->name);
@@ -49,7 +49,7 @@ std::string source_of(const LoweredStage& stage, ValueId value) {
   return op.module.empty() ? op.name : fmt::format("{} ({})", op.name, op.module);
 }
 
-// kMicrobatch values that die in the backward function, but come from before it.
+// Returns kMicrobatch values that die in the backward function, but come from before it.
 std::vector<bool> saved_values(const LoweredStage& stage) {
   std::vector<bool> saved(stage.graph.values.size(), false);
   for (const Function& function : stage.functions) {
@@ -65,7 +65,7 @@ std::vector<bool> saved_values(const LoweredStage& stage) {
   return saved;
 }
 
-// The symbols that sizes of values depend on. Others, such as where a shard begins, do not matter.
+// Returns the symbols in sizes of values. Others, such as the start of a shard, do not matter.
 std::vector<size_t> symbols_of_sizes(const LoweredStage& stage) {
   std::set<size_t> symbols;
   for (const Value& value : stage.graph.values)
@@ -74,7 +74,7 @@ std::vector<size_t> symbols_of_sizes(const LoweredStage& stage) {
   return {symbols.begin(), symbols.end()};
 }
 
-// What outlives a micro-batch keeps its place.
+// Values that outlive a micro-batch are not overwritten.
 std::array<ValueId, 2> overwritable_in(const LoweredStage& stage, const Op& op) {
   std::array<ValueId, 2> operands = overwritable(stage.graph, op);
   for (ValueId& value : operands)
@@ -206,7 +206,7 @@ int Liveness::take(ValueId value, int microbatch, MemoryPart part, bool computed
   return storages_.add({bytes, part, computed});
 }
 
-// Takes over one hold.
+// Takes over one reference.
 void Liveness::put(ValueId value, int storage) {
   int& place = slot(value);
   storages_.drop(place);
@@ -257,7 +257,7 @@ void Liveness::begin(size_t call) {
 void Liveness::end() {
   is_in_call_ = false;
   if (call().ends()) {
-    // A new value takes the place of the old one.
+    // A new value replaces the storage of the old one.
     for (const Assign& assign : find_function(stage(), call().function).assigns)
       if (storages_[slot(assign.to)].bytes != storages_[slot(assign.from)].bytes)
         put(assign.to, storages_.hold(slot(assign.from)));
@@ -304,8 +304,8 @@ void Liveness::follow(size_t step, const Segment& segment) {
   }
 }
 
-// Returns the storage of the operand that the result is written over: the first that dies, if its
-// only holder leaves as many bytes; or kNone.
+// Returns the storage of the operand that the result overwrites: the first that dies, if it is
+// unshared and equally large; or kNone.
 int Liveness::left_storage(const LivenessFacts::OfOp& op,
                            const std::vector<ValueId>& dies,
                            ValueId result) {
@@ -349,7 +349,7 @@ void Liveness::follow(size_t step, const Post& post) {
       in_flight.outputs.swap(in_flight.inputs);
     note_name();
   }
-  // What is only given is packed at once, like what an all-reduce sums.
+  // Inputs without outputs are packed immediately, like those of an all-reduce.
   if (reduces || communication.outputs.empty()) drop_all(in_flight.inputs);
   end_point();
 }

@@ -28,8 +28,8 @@ void make_step(const LoweredStage& stage, Liveness& live) {
     if (stage.lifetimes[v] == Lifetime::kStep) live.free(static_cast<ValueId>(v));
 }
 
-// Nothing is left of a step: after each as much is alive as before the first, and at most as much
-// as memory_use() says.
+// Each step frees all it allocates: the live bytes before and after are equal, and memory_use()
+// bounds the peak.
 TEST(Liveness, StepsLeaveWhatTheyFound) {
   const Program program = data_parallel_program({3, 1}, 3).program;
   const LoweredStage& stage = program.stages[0];
@@ -45,7 +45,7 @@ TEST(Liveness, StepsLeaveWhatTheyFound) {
   }
 }
 
-// A run that is over frees what it has, in the middle of a step too.
+// A finished run frees its memory, even in the middle of a step.
 TEST(Liveness, ProgramsShareTheMemoryOfADevice) {
   const Program program = data_parallel_program({3, 1}, 3).program;
   const LoweredStage& stage = program.stages[0];
@@ -64,7 +64,7 @@ TEST(Liveness, ProgramsShareTheMemoryOfADevice) {
   EXPECT_EQ(meter.live(), use.persistent);
 }
 
-// Of the largest memory that is too small, the last byte is missing.
+// The test uses the largest memory that is too small, by one byte.
 TEST(Liveness, WhatDoesNotFitIsNamed) {
   const Program program = data_parallel_program({3, 1}, 3).program;
   const LoweredStage& stage = program.stages[0];

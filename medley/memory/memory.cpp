@@ -61,7 +61,7 @@ MemoryUse memory_use(const LoweredStage& stage, int device) {
 
 std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
   const LivenessFacts facts(stage);
-  // By type, and workspace and sizes, the first device that has them.
+  // The first device of each dtype, workspace and sizes.
   std::map<std::pair<DType, std::vector<int64_t>>, size_t> first;
   std::vector<MemoryUse> uses;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
