@@ -187,7 +187,7 @@ void Bundles::find_bundle(int32_t index) {
   connected_.push_back(index);
 }
 
-// Puts into connected_ what has links in common with `start`, or with what has.
+// Puts the bundles connected with `start` through links into connected_.
 void Bundles::find_connected(int32_t start) {
   connected_.clear();
   found_links_.clear();
@@ -230,7 +230,7 @@ void Bundles::share(int64_t now) {
   const size_t came_or_went = changed_.size();
   for (size_t i = 0; i < came_or_went; ++i) {
     const Bundle& bundle = memory_.bundles[changed_[i]];
-    // As many as before: others have taken their places.
+    // Equal counts keep the rates: other flows replaced the old ones.
     if (bundle.count == bundle.shared_count) continue;
     find_connected(changed_[i]);
     share_connected(now);

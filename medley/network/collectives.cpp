@@ -14,7 +14,7 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-// Returns where each chunk begins, and after the last one the whole's end.
+// Returns the start of each chunk, then the end of the whole.
 Lengths starts(const Lengths& lengths) {
   Lengths result(lengths.size() + 1, 0);
   std::partial_sum(lengths.begin(), lengths.end(), result.begin() + 1);
@@ -23,7 +23,7 @@ Lengths starts(const Lengths& lengths) {
 
 // ---- all-gather ----
 
-// Round r: everybody passes on what it got in round r - 1, its own chunk first.
+// Round r: every device forwards the chunk of round r - 1, its own first.
 //
 //   0 --c0--> 1 --c1--> 2 --c2--> 0        round 0
 //   0 --c2--> 1 --c0--> 2 --c1--> 0        round 1
@@ -38,7 +38,7 @@ std::vector<Message> ring(const Lengths& lengths, int n, int64_t, const Grouping
   return result;
 }
 
-// What libraries without unequal chunks do: everything as long as the longest.
+// Libraries without unequal chunks pad each chunk to the longest.
 std::vector<Message> padded_ring(const Lengths& lengths,
                                  int n,
                                  int64_t granule,
@@ -49,7 +49,7 @@ std::vector<Message> padded_ring(const Lengths& lengths,
   return result;
 }
 
-// One round: everybody sends its chunk to everybody. One latency, but nobody passes anything on.
+// One round: every device sends its chunk to all others. One latency, but no forwarding.
 std::vector<Message> direct(const Lengths& lengths, int n, int64_t, const Grouping&) {
   const Lengths begin = starts(lengths);
   std::vector<Message> result;
@@ -60,9 +60,9 @@ std::vector<Message> direct(const Lengths& lengths, int n, int64_t, const Groupi
   return result;
 }
 
-// One broadcast per chunk, all at once, each down the chain of the ring in slices of about the
-// average chunk: a long chunk is spread over many rounds, in which the short ones travel too. Time:
-// the sum of the chunks instead of the longest times their number.
+// One broadcast per chunk, all concurrent, each along the ring in slices of about the average
+// chunk. A long chunk is spread over many rounds that also carry short ones. The time is the sum of
+// the chunks instead of the longest times their number.
 std::vector<Message> grouped_broadcast(const Lengths& lengths,
                                        int n,
                                        int64_t granule,
@@ -73,8 +73,7 @@ std::vector<Message> grouped_broadcast(const Lengths& lengths,
   };
   const Lengths begin = starts(lengths);
   const int64_t average = (begin.back() / granule + n - 1) / n * granule;
-  std::vector<std::deque<Slice>> to_pass(
-      at(n));  // slices that a device has and its successor lacks
+  std::vector<std::deque<Slice>> to_pass(at(n));  // slices that its successor lacks
   for (int i = 0; i < n; ++i)
     for (int64_t done = 0; done < lengths[at(i)]; done += average)
       to_pass[at(i)].push_back({begin[at(i)] + done, std::min(average, lengths[at(i)] - done), i});
@@ -95,9 +94,9 @@ std::vector<Message> grouped_broadcast(const Lengths& lengths,
   }
 }
 
-// Across nodes first: chunk by chunk round a ring of nodes, so that each chunk enters each node
-// once, at the device of the same place as its owner; then each node shares what its devices hold
-// round a ring of its own. Backwards, for sums: inside nodes first.
+// Across nodes first: chunks travel round a ring of nodes, so that each enters each node once, at
+// the device with its owner's position. Then each node shares its chunks round its own ring. In
+// reverse, for sums, inside nodes come first.
 std::vector<Message> hierarchical(const Lengths& lengths,
                                   int n,
                                   int64_t,
@@ -145,7 +144,7 @@ std::vector<Message> hierarchical(const Lengths& lengths,
 
 // ---- all-to-all ----
 
-// Round r: everybody sends to the device r + 1 places on.
+// Round r: every device sends to the device r + 1 places on.
 std::vector<Message> pairwise(const Lengths& lengths, int n, int64_t, const Grouping&) {
   const Lengths begin = starts(lengths);
   std::vector<Message> result;
@@ -169,10 +168,10 @@ std::vector<Message> padded_pairwise(const Lengths& lengths,
   return result;
 }
 
-// One round: whatever the lengths, no link is idle that has bytes to carry, so that its estimate is
-// never more than that of another all-to-all, all of which carry each block out of one node and
-// into another once. So it is always the choice, which a device can make that knows no lengths but
-// its own. Backends do the same: Gloo posts all of its sends and receives at once.
+// One round: no link with bytes to carry is idle, for any lengths. Every all-to-all carries each
+// block once out of a node and into another, so none has a lower estimate. It is therefore always
+// chosen, even on a device that knows only its own lengths. Gloo also posts all sends and receives
+// at once.
 std::vector<Message> all_at_once(const Lengths& lengths,
                                  int n,
                                  int64_t granule,
@@ -182,9 +181,9 @@ std::vector<Message> all_at_once(const Lengths& lengths,
   return result;
 }
 
-// Inside the node first: a block for another node goes to the neighbour of the same place as its
-// receiver, then across, node by node: the connections between two nodes are as many as a node has
-// devices, instead of its square.
+// Inside the node first: a block for another node goes to the neighbour with the receiver's
+// position, then across, node by node. Two nodes have as many connections as a node has devices,
+// instead of its square.
 std::vector<Message> hierarchical_all_to_all(const Lengths& lengths,
                                              int n,
                                              int64_t,
@@ -222,7 +221,7 @@ std::vector<Message> hierarchical_all_to_all(const Lengths& lengths,
   return result;
 }
 
-// ---- putting them together ----
+// ---- assembly ----
 
 int num_rounds(const std::vector<Message>& messages) {
   int rounds = 0;

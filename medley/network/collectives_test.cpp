@@ -11,11 +11,11 @@
 namespace medley {
 namespace {
 
-// Contributions to one byte of the whole on one device: how often each device's original is in it.
+// Contributions to one byte on one device: how often it includes each device's original.
 using Cell = std::vector<int>;
 using Memory = std::vector<std::vector<Cell>>;  // [device][byte]
 
-// Delivers the messages round by round; all of a round carry what their senders had when it began.
+// Delivers the messages round by round; those of a round carry values from its beginning.
 Memory deliver(Memory memory, const std::vector<Message>& messages) {
   for (size_t first = 0, end; first < messages.size(); first = end) {
     const Memory before = memory;
@@ -35,7 +35,7 @@ Memory deliver(Memory memory, const std::vector<Message>& messages) {
 
 struct Owner {
   size_t from = 0,
-         to = 0;  // of the byte: from for all-gather, to for reduce-scatter, both for all-to-all
+         to = 0;  // byte's owner: from for all-gather, to for reduce-scatter, both for all-to-all
 };
 std::vector<Owner> owners(const Collective& collective) {
   const size_t n = collective.devices.size();
@@ -47,8 +47,7 @@ std::vector<Owner> owners(const Collective& collective) {
   return result;
 }
 
-// Every device ends with what the collective promises, no contribution missing and none counted
-// twice.
+// Checks that every device ends with the collective's result, each contribution counted once.
 void expect_kept_promise(const Collective& collective, const std::vector<Message>& messages) {
   const size_t n = collective.devices.size();
   const std::vector<Owner> owner = owners(collective);
@@ -86,7 +85,7 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
           random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % 6) * collective.granule);
     Grouping grouping;
     int num_nodes = 0;
-    for (int i = 0; i < n; ++i) {  // numbered in order of first appearance
+    for (int i = 0; i < n; ++i) {  // by first appearance
       const int node = static_cast<int>(random() % static_cast<unsigned>(num_nodes + 1));
       num_nodes = std::max(num_nodes, node + 1);
       grouping.node.push_back(node);
@@ -107,7 +106,7 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
   }
 }
 
-// n devices, one per node, on one switch.
+// Returns n devices, one per node, on one switch.
 Topology flat(int n, double bandwidth, double latency) {
   Cluster cluster;
   NodePool pool;
@@ -144,13 +143,13 @@ TEST(Collectives, RingAllReduceTakesTheTextbookTime) {
   EXPECT_EQ(estimate_of("ring", scatter, topology), 3 * (3'000 + 10'000));
 }
 
-// One chunk is nearly everything: a ring sends it n - 1 times in a row, a chain of slices once.
+// One chunk dominates: a ring sends it n - 1 times in sequence, a chain of slices once.
 TEST(Collectives, GroupedBroadcastWinsWhenOneChunkIsNearlyEverything) {
   const Topology topology = flat(8, 1e9, 1e-6);
   Collective collective{CommunicationKind::kAllGather, iota(8), std::vector<int64_t>(8, 10'000), 1};
   collective.lengths[0] = 80'000'000;
   const int64_t chain = estimate_of("grouped-broadcast", collective, topology);
-  EXPECT_GT(chain, 80'000'000);      // everybody has to receive it
+  EXPECT_GT(chain, 80'000'000);      // every device has to receive it
   EXPECT_LT(chain, 2 * 80'000'000);  // 8 slices down 7 hops
   EXPECT_GT(estimate_of("ring", collective, topology), 7 * 80'000'000);
   EXPECT_EQ(cheapest(collective, topology).algorithm->name, "grouped-broadcast");
@@ -166,7 +165,7 @@ TEST(Collectives, TheCheapestDependsOnTheSize) {
             estimate_of("ring", {CommunicationKind::kAllReduce, iota(8), {1 << 30}, 4}, topology));
 }
 
-// Two nodes of four: a flat ring in an unlucky order crosses the switch with every message; the
+// Two nodes of four: a flat ring in an unlucky order crosses the switch with every message. The
 // hierarchy sends half the buffer each way.
 TEST(Collectives, TheHierarchyKeepsBytesInsideNodes) {
   Cluster cluster;

@@ -13,7 +13,7 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-// Loads of the links in one round. Forgets them when asked for the round's time.
+// Link loads of one round; reading the round's time resets them.
 class Round {
  public:
   Round(const Topology& topology, std::vector<double>* traffic)
@@ -46,7 +46,7 @@ class Round {
 
  private:
   const Topology& topology_;
-  std::vector<double>* traffic_;  // where to add up all rounds, or null
+  std::vector<double>* traffic_;  // sum over all rounds, or null
   std::vector<double> load_;      // bytes
   std::vector<Nanoseconds> latency_;
   std::vector<int> used_;
@@ -64,12 +64,12 @@ struct Group {
   const Topology& topology;
   const std::vector<int>& devices;
   Grouping grouping;
-  // Whether node k has devices [k m, (k + 1) m) of the group, for one m, and no connection between
-  // two nodes, nor between two devices of a node, differs from another: then turning the group by a
-  // node changes nothing, and the links of the first node tell what those of all carry.
+  // Returns whether node k has devices [k m, (k + 1) m) of the group, for one m, and all
+  // connections inside and between nodes are equal. Rotating the group by a node then changes
+  // nothing, so the first node's links suffice.
   bool is_symmetric() const {
     const size_t size = members[0].size();
-    std::map<int, std::vector<int>> of_pool;  // up to two nodes: their first devices
+    std::map<int, std::vector<int>> of_pool;  // first devices of up to two nodes
     for (size_t node = 0; node < members.size(); ++node) {
       if (members[node].size() != size || members[node][0] != node * size ||
           members[node].back() != (node + 1) * size - 1)
@@ -94,10 +94,10 @@ struct Group {
   }
 
   std::vector<std::vector<size_t>> members;  // [node]
-  std::vector<double>* traffic = nullptr;    // [link], for those who want it
+  std::vector<double>* traffic = nullptr;    // [link], if requested
 };
 
-// Each of `devices` passes on, in round r, what its r-th predecessor began with.
+// Each of `devices` forwards, in round r, the chunk of its r-th predecessor.
 class Ring {
  public:
   Ring(const std::vector<int>& devices, const Topology& topology) : topology_(topology) {
@@ -131,8 +131,8 @@ class Ring {
     return total;
   }
 
-  // A broadcast per chunk, all at once, in slices of about the average chunk. A device passes on
-  // one per round, its own first, then what it got, until the next one is where the slice began.
+  // Times one broadcast per chunk, all concurrent, in slices of about the average chunk. Per round
+  // a device forwards a slice, its own first, except to the slice's origin.
   Nanoseconds broadcast(const Lengths& lengths,
                         int64_t granule,
                         std::vector<double>* traffic) const {
@@ -140,8 +140,8 @@ class Ring {
     if (traffic) add_traffic(lengths, *traffic);
     const Slices slices = cut(lengths, granule);
     const size_t room = slices.lengths.size();
-    std::vector<uint32_t> queues(n * room);       // what each has, in the order in which it sends
-    std::vector<size_t> known(n, 0), next(n, 0);  // in the queue of each: its end, what to send
+    std::vector<uint32_t> queues(n * room);       // slices of each in sending order
+    std::vector<size_t> known(n, 0), next(n, 0);  // per queue: its end, next to send
     for (size_t s = 0; s < room; ++s) {
       const size_t i = slices.origins[s];
       queues[i * room + known[i]++] = static_cast<uint32_t>(s);
@@ -165,8 +165,8 @@ class Ring {
     }
   }
 
-  // Of a broadcast, a bound that is quickly found: a connection carries every slice but those of
-  // its receiver, one per round.
+  // Returns a fast lower bound for a broadcast: a connection carries every slice but its receiver's
+  // own, one per round.
   Nanoseconds broadcast_at_least(const Lengths& lengths, int64_t granule) const {
     const Slices slices = cut(lengths, granule);
     std::vector<int64_t> own(lengths.size(), 0);
@@ -185,11 +185,11 @@ class Ring {
   }
 
  private:
-  // Links of one latency and bandwidth: those that one connection has for itself, and others.
+  // Links of equal latency and bandwidth: unshared ones, and others.
   struct Class {
     Nanoseconds latency;
     double bandwidth;
-    std::vector<size_t> alone;  // connections, by their sender's place in the ring
+    std::vector<size_t> alone;  // connections, by their sender's index in the ring
     std::vector<std::vector<size_t>> shared;
   };
 
@@ -210,7 +210,7 @@ class Ring {
     return slices;
   }
 
-  // A connection carries every chunk but the one that its receiver began with.
+  // A connection carries every chunk but its receiver's own.
   void add_traffic(const Lengths& lengths, std::vector<double>& traffic) const {
     const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     for (size_t i = 0; i < lengths.size(); ++i)
@@ -231,7 +231,7 @@ class Ring {
       place->shared.push_back(std::move(users));
   }
 
-  // The chunk of connection i is twice[i + shift]; of all connections, the longest is `longest`.
+  // Returns the time of a round in which connection i sends twice[i + shift], at most `longest`.
   Nanoseconds round(const Lengths& twice, size_t shift, int64_t longest) const {
     Nanoseconds slowest{0};
     for (const Class& each : classes_) {
@@ -268,7 +268,7 @@ Nanoseconds grouped_broadcast(const Lengths& lengths, int64_t granule, const Gro
   return Ring(group.devices, group.topology).broadcast(lengths, granule, group.traffic);
 }
 
-// Within a node, device by device; between nodes, node by pool of nodes.
+// Adds traffic within a node, by device; between nodes it is added by pool.
 void add_inside(const Group& group, size_t node, const Lengths& lengths, Round& round) {
   const auto& members = group.members[node];
   if (members.size() < 2) return;
@@ -290,7 +290,7 @@ Nanoseconds direct(const Lengths& lengths, int64_t, const Group& group) {
   };
   const size_t num_pools = group.topology.cluster().pools.size();
   std::vector<Part> nodes(group.members.size()), pools(num_pools);
-  std::vector<std::vector<int>> of_pool(num_pools);  // the first devices of its nodes
+  std::vector<std::vector<int>> of_pool(num_pools);  // first devices of nodes
   Round round(group.topology, group.traffic);
   for (size_t node = 0; node < nodes.size(); ++node) {
     for (size_t i : group.members[node]) {
@@ -342,7 +342,7 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
   }
   Nanoseconds total =
       first.size() > 1 ? Ring(first, group.topology).gather(of_node, group.traffic) : Nanoseconds{};
-  // What the k-th device of a node of `size` holds after that.
+  // Chunk of the k-th device of a node of `size` after that.
   std::vector<Lengths> holds(widest + 1);
   for (const auto& members : group.members) {
     Lengths& held = holds[members.size()];
@@ -367,7 +367,7 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
   return total;
 }
 
-// Of equal blocks between nodes that are all alike: only what the first node sends and receives.
+// Times equal blocks between identical nodes by the traffic of the first node.
 Nanoseconds symmetric_rounds(int64_t block, const Group& group, bool at_once) {
   const size_t n = group.devices.size(), inside = group.members[0].size();
   Round round(group.topology, nullptr);
@@ -420,13 +420,13 @@ Nanoseconds all_at_once(const Lengths& lengths, int64_t, const Group& group) {
 }
 Nanoseconds padded_pairwise(const Lengths& lengths, int64_t, const Group& group) {
   const size_t n = group.devices.size();
-  int64_t longest = 0;  // a device sends nothing to itself
+  int64_t longest = 0;  // without own blocks
   for (size_t i = 0; i < lengths.size(); ++i)
     if (i / n != i % n) longest = std::max(longest, lengths[i]);
   return pairwise_rounds(Lengths(lengths.size(), longest), group, false);
 }
 
-// For all-gather and all-to-all.
+// Serves all-gather and all-to-all.
 struct Equation {
   std::string_view name;
   Nanoseconds (*time)(const Lengths& lengths, int64_t granule, const Group& group);
@@ -442,7 +442,7 @@ constexpr Equation kEquations[] = {
     {"all-at-once", all_at_once},
 };
 
-// How often an equation counts: an all-reduce is an all-gather there and back.
+// Returns how often an equation counts: an all-reduce is an all-gather in both directions.
 int64_t times_of(CommunicationKind kind) {
   return int64_t{traits_of(kind).gathers()} + int64_t{traits_of(kind).sums};
 }
@@ -463,7 +463,7 @@ Nanoseconds estimate(const Algorithm& algorithm,
   return estimate(messages(algorithm, collective, group.grouping), collective, group.topology);
 }
 
-// Broadcasts of one slice each are the ring; of more, they have rounds that the ring has not.
+// Broadcasts of one slice each equal the ring; those with more slices have more rounds.
 bool is_beaten(const Algorithm& algorithm,
                const Lengths& lengths,
                const Collective& collective,
@@ -508,7 +508,7 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
       (void)equation.time(gathered(collective), collective.granule, group);
       const bool there = traits_of(collective.kind).gathers();
       const bool back = traits_of(collective.kind).sums;
-      // The two directions of a port or trunk are neighbours.
+      // The two directions of a port or trunk are adjacent.
       for (size_t link = 0; link < once.size(); ++link)
         result[link] = static_cast<int64_t>((there ? once[link] : 0) + (back ? once[link ^ 1] : 0));
       return result;
@@ -525,7 +525,7 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
   CheapestEstimate best;
   const bool relay = collective.kind == CommunicationKind::kRelay;
   if (collective.devices.size() < 2 || traits_of(collective.kind).is_pairwise()) {
-    // Relays are our own messages, whatever the library.
+    // Medley sends relays itself, independent of the library.
     const Algorithm* runs = relay ? nullptr : topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
       if (runs ? &algorithm == runs : fits(algorithm, collective.kind))

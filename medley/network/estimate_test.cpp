@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kRuns = 300;
 
-// Pools of several nodes and devices; with or without a fabric inside nodes; one switch for all or
-// one per pool and a trunk between them.
+// Pools of several nodes and devices; with or without a fabric inside nodes; one switch for all, or
+// one per pool with a trunk.
 Cluster random_cluster(std::mt19937& random) {
   Cluster cluster;
   const int pools = 1 + static_cast<int>(random() % 3);
@@ -52,7 +52,7 @@ Collective random_collective(std::mt19937& random, const Cluster& cluster) {
   return collective;
 }
 
-// The equations against what they are a summary of, message by message.
+// Compares the equations with the messages that they summarise.
 TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
   std::mt19937 random(11);
   for (int run = 0; run < kRuns; ++run) {
@@ -75,7 +75,7 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
   }
 }
 
-// Nodes that are all alike, of which one is looked at: also where pools differ in what they reach.
+// All nodes are identical, so one represents them, even if pools differ in their networks.
 TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
   for (const int devices : {1, 2, 4})
     for (const bool fabric : {false, true})
@@ -105,7 +105,7 @@ TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
       }
 }
 
-// What is left out never wins: the cheapest of all by their messages is the one that is named.
+// Skipped algorithms never win: the result is the cheapest over all messages.
 TEST(Estimate, TheCheapestIsThatOfAllMessages) {
   std::mt19937 random(12);
   for (int run = 0; run < kRuns; ++run) {

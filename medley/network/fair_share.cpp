@@ -9,8 +9,8 @@
 namespace medley {
 namespace {
 
-constexpr uint64_t kGrowing = 0;                                   // as a rate
-constexpr uint64_t kStale = std::numeric_limits<uint64_t>::max();  // as a share
+constexpr uint64_t kGrowing = 0;                                   // a rate
+constexpr uint64_t kStale = std::numeric_limits<uint64_t>::max();  // a share
 
 }  // namespace
 
@@ -49,7 +49,7 @@ void FairShares::index(std::span<const SharingFlows> flows) {
       on_link_[at(used_[at(place_[at(link)])].next++)] = static_cast<int32_t>(flow);
 }
 
-// Returns the least share; full_ are the links that have it.
+// Returns the least share and sets full_ to its links.
 uint64_t FairShares::find_full() {
   uint64_t least = kStale;
   full_.clear();

@@ -19,12 +19,12 @@ Rates rates_of(const Rates& capacities, const std::vector<Links>& flows) {
   return FairShares(capacities).rates(sharing);
 }
 
-// The example of the header: b and c halve the narrow link, a takes what b leaves of the wide one.
+// The header's example: b and c halve the narrow link, a takes the rest of the wide one.
 TEST(FairShares, FillsProgressively) {
   EXPECT_THAT(rates_of({10, 4}, {{0}, {0, 1}, {1}}), ElementsAre(8, 2, 2));
   EXPECT_THAT(rates_of({9}, {{0}, {0}, {0}}), ElementsAre(3, 3, 3));
   EXPECT_THAT(rates_of({11}, {{0}, {0}, {0}}), ElementsAre(3, 3, 3));
-  EXPECT_THAT(rates_of({2}, {{0}, {0}, {0}}), ElementsAre(1, 1, 1));  // nothing stands still
+  EXPECT_THAT(rates_of({2}, {{0}, {0}, {0}}), ElementsAre(1, 1, 1));  // no flow stalls
   EXPECT_THAT(rates_of({5}, {}), ElementsAre());
 }
 
@@ -44,8 +44,8 @@ Random random_network(std::mt19937& random) {
   return result;
 }
 
-// Definition: no link is overfull, and every flow is on a full link on which no other flow is
-// faster; but for what rounding down leaves, less than one unit for each flow of a link.
+// Checks the definition: no link is overloaded, and every flow is on a full link without a faster
+// flow. Rounding down may leave less than one unit per flow of a link.
 TEST(FairShares, IsMaxMinFairOnRandomNetworks) {
   std::mt19937 random(3);
   for (int run = 0; run < 500; ++run) {
@@ -69,7 +69,7 @@ TEST(FairShares, IsMaxMinFairOnRandomNetworks) {
   }
 }
 
-// To the last unit: in another order, counted instead of listed, beside flows on other links.
+// Rates are equal in another order, counted instead of listed, and with flows on other links.
 TEST(FairShares, DependsOnNothingButWhoIsOnALink) {
   std::mt19937 random(4);
   for (int run = 0; run < 500; ++run) {

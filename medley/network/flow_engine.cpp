@@ -11,7 +11,7 @@ namespace medley {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int32_t kReceives = -1;  // a step's peer, if it says how many messages a round brings
+constexpr int32_t kReceives = -1;  // peer of a step that counts a round's messages
 constexpr uint64_t kBuckets = 256;
 
 }  // namespace
@@ -19,34 +19,34 @@ constexpr uint64_t kBuckets = 256;
 struct FlowEngine::Header {
   EngineRoom room;
   int32_t num_starts;
-  int32_t num_ended;  // exchanges, in this instant
+  int32_t num_ended;  // exchanges, in the current instant
   int64_t now;
 };
 
 struct FlowEngine::Device {
-  int32_t parts;  // that have started and not ended
+  int32_t parts;  // started and not ended
   uint32_t posts;
   int32_t removed;
 };
 
 struct FlowEngine::Stream {
-  int64_t free;        // when the exchange before the head ended
-  int64_t start;       // when it is the head's turn, if it is not running
+  int64_t free;        // end of the exchange before the head
+  int64_t start;       // time of the head's turn, if it is not running
   int32_t head, tail;  // exchanges that have not ended
-  int32_t running;     // it has been the head's turn
-  int32_t early;       // messages for rounds that have not been entered, one for each round
+  int32_t running;     // the head has started
+  int32_t early;       // messages for later rounds, one per round
 };
 
-// Of one cache line.
+// Fits into one cache line.
 struct FlowEngine::Exchange {
   int32_t next;
-  int32_t device, stream, instance;  // the stream: of all
-  int32_t step;                      // the next one to begin
-  int32_t round;                     // the one that it is in
-  int32_t sends, receives;           // of the round, still missing
+  int32_t device, stream, instance;  // stream: over all devices
+  int32_t step;                      // next to begin
+  int32_t round;                     // current round
+  int32_t sends, receives;           // missing in the round
   uint32_t number;                   // of the device's posts
   bool ahead;                        // its part starts with its first message
-  bool announces;                    // what it sends, to those
+  bool announces;                    // announces its messages to such parts
   bool ended, released;
   int64_t posted, start, end;  // start: kNever until its part has started
 };
@@ -60,7 +60,7 @@ struct FlowEngine::Instance {
   int64_t last_post;
 };
 
-// A message to send, or how many a round brings.
+// A message to send, or the number of messages in a round.
 struct FlowEngine::Step {
   int32_t next;
   int32_t round, peer;
@@ -68,20 +68,20 @@ struct FlowEngine::Step {
 };
 
 struct FlowEngine::Message {
-  int32_t next;  // in its connection, among those under way, or early for other rounds
+  int32_t next;  // in its connection, in transit, or among early ones
   int32_t instance, round;
   int32_t from, to;
-  int32_t stream;  // that it goes to
-  int32_t sender;  // the exchange
-  int64_t bytes;   // or how many, if early: none, if only announced
-  int64_t due;     // its arrival
+  int32_t stream;  // destination stream
+  int32_t sender;  // sending exchange
+  int64_t bytes;   // or their number, if early; 0 if only announced
+  int64_t due;     // arrival
 };
 
 struct FlowEngine::Queue {
   int32_t head, tail;  // messages
 };
 
-// The order of the heap of streams that are to start, the first on top.
+// Orders the heap of streams to start, earliest on top.
 struct FlowEngine::StartsLater {
   const Stream* streams;
   bool operator()(int32_t a, int32_t b) const { return streams[a].start > streams[b].start; }
@@ -106,7 +106,7 @@ struct FlowEngine::Memory {
   Device* devices;
   Stream* streams;     // [device * streams + stream]
   Queue* connections;  // [from * devices + to]; the bytes of the head flow
-  Queue* flying;       // [network] what has left and not arrived, which takes equally long
+  Queue* flying;       // [network] in transit, all of equal latency
   int32_t* starts;     // a heap of streams by Stream::start
   int32_t* buckets;    // of instances, by key
   Pool<Exchange> exchanges;
@@ -129,7 +129,7 @@ EngineRoom engine_room(
           static_cast<int32_t>(messages)};
 }
 
-// A stream that nobody uses costs address space only.
+// An unused stream costs only address space.
 EngineRoom usual_room(const Topology& topology) {
   const int64_t n = topology.num_devices();
   return engine_room(topology,
@@ -212,7 +212,7 @@ int FlowEngine::post(int device,
   exchange.ahead = exchange.announces = turn.ahead;
   exchange.round = -1;
   int32_t* link = &exchange.step;
-  int32_t receives = 0;  // the step that counts those of the round
+  int32_t receives = 0;  // step with the round's count
   int last_round = 0;
   for (const RoundStep& step : steps) {
     MEDLEY_CHECK(step.round >= last_round && step.peer != device && step.bytes >= 0);
@@ -274,8 +274,8 @@ bool FlowEngine::advance(Nanoseconds safe) {
   return false;
 }
 
-// All events of this instant, also those that they cause in it; shares the links once, after the
-// last.
+// Processes all events of this instant, including the ones that they cause in it, then shares the
+// links once.
 void FlowEngine::process() {
   finish_due();
   while (true) {
@@ -316,7 +316,7 @@ void FlowEngine::finish_due() {
     const Message& message = memory_->messages[index];
     Queue& queue = memory_->connections[message.from * memory_->header->room.devices + message.to];
     bool begun = false;
-    while (!begun) {  // whatever follows without bytes is done at once
+    while (!begun) {  // messages without bytes end immediately
       const int32_t next = queue.head = memory_->messages[index].next;
       leave(index);
       if (next == 0) break;
@@ -362,7 +362,7 @@ FlowEngine::Message* FlowEngine::find_early(const Message& message) const {
   return nullptr;
 }
 
-// Whoever has posted ahead finds out that something is on its way.
+// Notifies a receiver that posted ahead of the first message.
 void FlowEngine::announce(const Message& message) {
   if (Exchange* exchange = receiver(message)) return start_part(*exchange);
   if (find_early(message)) return;
@@ -442,11 +442,11 @@ void FlowEngine::send(int32_t stream, const Step& step) {
   if (exchange.announces) announce(message);
   ++exchange.sends;
   sent_.push_back(index);
-  if (memory_->header->room.streams == 1) line_up();  // posts are in order
+  if (memory_->header->room.streams == 1) line_up();  // posts are ordered
 }
 
-// What a device sends in one instant on several streams goes in the order of its posts, whichever
-// of them was known when the others began.
+// Messages of a device on several streams in one instant are sent in post order, even if some were
+// known later.
 void FlowEngine::line_up() {
   if (sent_.size() > 1)
     std::stable_sort(sent_.begin(), sent_.end(), [&](int32_t a, int32_t b) {
@@ -468,7 +468,7 @@ void FlowEngine::line_up() {
   sent_.clear();
 }
 
-// Its last byte has left.
+// Handles the departure of a message's last byte.
 void FlowEngine::leave(int32_t index) {
   Exchange& sender = memory_->exchanges[memory_->messages[index].sender];
   if (--sender.sends == 0 && sender.receives == 0) entering_.push_back(sender.stream);
@@ -497,7 +497,7 @@ void FlowEngine::end_exchange(int32_t number) {
   Stream& stream = memory_->streams[number];
   const int32_t index = stream.head;
   Exchange& exchange = memory_->exchanges[index];
-  start_part(exchange);  // if nothing was to come
+  start_part(exchange);  // if it receives nothing
   --memory_->devices[exchange.device].parts;
   exchange.end = memory_->header->now;
   exchange.ended = true;
@@ -537,7 +537,7 @@ void FlowEngine::free_exchange(int32_t index) {
   memory_->instances.give_back(group);
 }
 
-// Exchanges that wait for this device never complete: their members find out by themselves.
+// Exchanges that wait for this device never complete; their members detect that.
 void FlowEngine::remove(int device) {
   Header& header = *memory_->header;
   memory_->devices[device].removed = 1;

@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// n nodes of one device on one switch with ports of 1 byte per nanosecond.
+// Returns n nodes of one device on one switch with ports of 1 byte per ns.
 Topology flat(int n, double latency = 0) {
   Cluster cluster;
   NodePool pool;
@@ -25,7 +25,7 @@ Topology flat(int n, double latency = 0) {
   return Topology(cluster);
 }
 
-// An engine with memory of its own.
+// An engine with its own memory.
 struct Engine {
   explicit Engine(const Topology& topology)
       : memory(FlowEngine::bytes_needed(usual_room(topology))),
@@ -52,7 +52,7 @@ struct Engine {
   FlowEngine engine;
 };
 
-// Posts a message of an exchange of its own; returns the receiver's exchange.
+// Posts a message as an exchange of its own; returns the receiver's exchange.
 int post_message(Engine& engine, int64_t number, int from, int to, int64_t bytes, int64_t time) {
   engine.post(from, number, 2, time, {{0, to, bytes, true}});
   return engine.post(to, number, 2, time, {{0, from, bytes, false}});
@@ -67,8 +67,8 @@ TEST(FlowEngine, AMessageTakesItsBytesAndTheLatency) {
   EXPECT_EQ(engine.end(exchange), 70 + 1000 + 5000);
 }
 
-// The closed form: 1000 bytes alone until 400, then both at half rate. The first has 600 left: ends
-// at 400 + 1200. The second has sent 600 by then and goes on alone: 400 left, ends at 2000.
+// The closed form: 1000 bytes alone until 400, then both at half rate. The first has 600 left and
+// ends at 400 + 1200. The second has sent 600 by then and continues alone: 400 left, ends at 2000.
 TEST(FlowEngine, TwoFlowsShareAThinLink) {
   const Topology topology = flat(3);
   Engine engine(topology);
@@ -84,7 +84,7 @@ TEST(FlowEngine, TwoFlowsShareAThinLink) {
   EXPECT_EQ(other.end(both), 2000);
 }
 
-// Both messages go from 0 to 1: the second waits for the first, it does not slow it down.
+// Both messages go from 0 to 1: the second waits for the first and does not slow it down.
 TEST(FlowEngine, OneConnectionIsFirstInFirstOut) {
   const Topology topology = flat(2);
   Engine engine(topology);
@@ -94,7 +94,7 @@ TEST(FlowEngine, OneConnectionIsFirstInFirstOut) {
   EXPECT_EQ(engine.end(first), 800);
 }
 
-// A stream takes one exchange after the other, and none before it is posted.
+// A stream processes one exchange after another, each after its post.
 TEST(FlowEngine, ExchangesOfADeviceQueue) {
   const Topology topology = flat(3);
   Engine engine(topology);
@@ -108,7 +108,7 @@ TEST(FlowEngine, ExchangesOfADeviceQueue) {
   EXPECT_EQ(engine.engine.completion(second)->start, Nanoseconds{10});
 }
 
-// Of another stream, the message waits neither for the long one nor for its exchange: both share
+// On another stream, the message waits neither for the long one nor for its exchange: both share
 // the port of device 0.
 TEST(FlowEngine, StreamsDoNotWaitForEachOther) {
   const Topology topology = flat(3);
@@ -121,7 +121,7 @@ TEST(FlowEngine, StreamsDoNotWaitForEachOther) {
   EXPECT_EQ(engine.end(other), 1100);
 }
 
-// Posted at 0, sent at 70: the device communicates from then on only.
+// Posted at 0, sent at 70: the device communicates only from then on.
 TEST(FlowEngine, ThePartOfWhoHasPostedAheadStartsWithItsMessage) {
   const Topology topology = flat(2, 5e-9);
   Engine engine(topology);
@@ -137,7 +137,7 @@ TEST(FlowEngine, ThePartOfWhoHasPostedAheadStartsWithItsMessage) {
   engine.run();
   EXPECT_EQ(engine.engine.completion(receiver)->start, Nanoseconds{70});
   EXPECT_EQ(engine.end(receiver), 175);
-  // It has been under way since 170, but the stream has had its hands full until 175.
+  // The message is in transit since 170, but the stream is busy until 175.
   EXPECT_EQ(engine.engine.completion(next)->start, Nanoseconds{175});
   EXPECT_EQ(engine.end(next), 275);
   EXPECT_FALSE(engine.engine.communicates(1));
@@ -149,14 +149,14 @@ TEST(FlowEngine, AStreamThatThereIsNoRoomForIsAnError) {
   EXPECT_THROW(engine.post(0, 0, 2, 0, {}, {2 + 3 * 2 * 2}), Error);
 }
 
-// What is sent at once goes over a connection in the order of the posts, even if one that was
-// posted before has its turn only when the other has begun.
+// Messages sent at one time use a connection in post order, even if an earlier post has its turn
+// later.
 TEST(FlowEngine, WhatIsSentInOneInstantGoesInTheOrderOfThePosts) {
   const Topology topology = flat(2);
   for (const bool commit : {false, true}) {
     Engine engine(topology);
     engine.post(0, 0, 2, 0, {{0, 1, 100, true}}, {1});
-    engine.post(0, 1, 2, 0, {{0, 1, 100, true}}, {1});  // has its turn at 100
+    engine.post(0, 1, 2, 0, {{0, 1, 100, true}}, {1});  // its turn is at 100
     if (commit)
       while (engine.engine.advance({100})) {
       }
@@ -168,7 +168,7 @@ TEST(FlowEngine, WhatIsSentInOneInstantGoesInTheOrderOfThePosts) {
   }
 }
 
-// The receiver posts late: the message has been there since 100.
+// The receiver posts late: the message arrived at 100.
 TEST(FlowEngine, EarlyMessagesWaitForTheirRound) {
   const Topology topology = flat(2);
   Engine engine(topology);
@@ -179,7 +179,7 @@ TEST(FlowEngine, EarlyMessagesWaitForTheirRound) {
   EXPECT_EQ(engine.end(receiver), 700);
 }
 
-// A sender has ended at 100, but its exchange is complete only when all members have posted.
+// A sender has ended at 100, but its exchange completes only after all members posted.
 TEST(FlowEngine, AnExchangeIsCompleteWhenAllHavePosted) {
   const Topology topology = flat(2);
   Engine engine(topology);
@@ -226,7 +226,7 @@ std::vector<int> first_numbers(int n) {
   return result;
 }
 
-// 2 (n - 1) rounds of bytes / n and one latency each; nothing contends, so the estimate is exact.
+// 2 (n - 1) rounds of bytes / n and one latency each; without contention the estimate is exact.
 TEST(FlowEngine, RingAllReduceTakesTheTextbookTime) {
   const Topology topology = flat(4, 10e-6);
   const Collective collective{CommunicationKind::kAllReduce, first_numbers(4), {4'000'000}, 4};
@@ -237,8 +237,8 @@ TEST(FlowEngine, RingAllReduceTakesTheTextbookTime) {
   for (int exchange : exchanges) EXPECT_EQ(engine.end(exchange), 6 * (1'000'000 + 10'000));
 }
 
-// The estimate waits for the slowest message of each round, the engine for a device's own; unequal
-// messages that share links fairly may leave a link idle that the estimate keeps busy.
+// The estimate waits for the slowest message of each round, the engine for a device's own. Fair
+// sharing of unequal messages may leave a link idle that the estimate keeps busy.
 TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
   std::mt19937 random(2);
   for (int run = 0; run < 200; ++run) {
@@ -265,8 +265,8 @@ TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
   }
 }
 
-// The same posts in another order, with the clock advanced as far as it may be in between, end at
-// the same times to the nanosecond.
+// The same posts in another order, with the clock advanced as far as possible in between, end at
+// exactly equal times.
 TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
   const int n = 4;
   const Topology topology = flat(n, 7e-6);
@@ -333,7 +333,7 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
   }
 }
 
-// Room is reused: many more exchanges than there is room for at a time.
+// Capacity is reused: there are many more exchanges than fit simultaneously.
 TEST(FlowEngine, ReleasedExchangesMakeRoom) {
   const Topology topology = flat(2);
   Engine engine(topology);
@@ -352,7 +352,7 @@ TEST(FlowEngine, ARemovedDeviceFreesItsLinks) {
   Engine engine(topology);
   engine.post(1, 0, 2, 0, {{0, 2, 1000, true}});
   const int other = post_message(engine, 1, 0, 2, 1000, 0);
-  engine.engine.advance({500});  // starts both, at half rate; nothing else happens until 2000
+  engine.engine.advance({500});  // both at half rate; no event before 2000
   engine.engine.remove(1);
   engine.run();
   EXPECT_EQ(engine.end(other), 1000);

@@ -1,5 +1,5 @@
-// The engine against the rules that it implements, written down as plainly as possible: every
-// message by itself, every rate found anew at every instant, among all messages of the cluster.
+// Compares the engine with a plain implementation of its rules: every message by itself, every rate
+// recomputed at every instant, among all messages of the cluster.
 
 #include <gmock/gmock.h>
 
@@ -27,7 +27,7 @@ struct Posted {
   std::vector<RoundStep> steps;
   Turn turn;
 };
-using Posts = std::vector<std::vector<Posted>>;                     // [device], in order of time
+using Posts = std::vector<std::vector<Posted>>;                     // [device], by time
 using Ends = std::map<std::pair<int, int64_t>, FlowEngine::Times>;  // (device, number)
 
 class Reference {
@@ -72,7 +72,7 @@ class Reference {
     int64_t number;
     int round;
     Units left;
-    bool is_first = false;  // of its connection: its bytes flow
+    bool is_first = false;  // in its connection: its bytes flow
     uint64_t rate = 0;
     int64_t arrives = kNever;
   };
@@ -82,7 +82,7 @@ class Reference {
     bool runs = false;
     int64_t free = 0, started = 0;
     int round = -1;
-    int sends = 0;  // of the round, still under way
+    int sends = 0;  // in transit in the round
   };
 
   static Units rounding(const Message& message) { return message.rate >> kRoundingBits; }
@@ -117,7 +117,7 @@ class Reference {
       }
   }
 
-  // Whether messages for the stream's round are still to come.
+  // Returns whether messages for the stream's round are missing.
   bool lacks(const Stream& stream) {
     int expected = 0;
     for (const RoundStep& step : stream.posts.front().steps)
@@ -142,7 +142,7 @@ class Reference {
     }
     return any;
   }
-  // When the part of the first exchange of the stream has started.
+  // Returns the start of the part of the stream's first exchange.
   int64_t started(const Stream& stream) {
     const Posted& posted = stream.posts.front();
     bool sends = false;
@@ -237,15 +237,15 @@ class Reference {
   std::vector<uint64_t> capacities_;
   std::deque<Stream> streams_;
   std::vector<Message> sent_;                              // in this instant
-  std::deque<Message> messages_;                           // that have not arrived
+  std::deque<Message> messages_;                           // not arrived
   std::map<std::tuple<int, int64_t, int>, int> received_;  // [device, number, round]
   std::map<int64_t, int64_t> last_post_;
-  std::map<std::pair<int, int64_t>, int64_t> first_message_;  // [device, number]: when it was sent
+  std::map<std::pair<int, int64_t>, int64_t> first_message_;  // [device, number] time sent
   int64_t now_ = 0;
   Ends ends_;
 };
 
-// Nodes of several devices with or without a fabric, one or two pools, trunks, odd bandwidths.
+// Returns nodes of several devices: optional fabric, one or two pools, trunks, odd bandwidths.
 Cluster random_reference(std::mt19937& random) {
   Cluster cluster;
   const auto any = [&](double low, double high) {
@@ -267,7 +267,7 @@ Cluster random_reference(std::mt19937& random) {
   return cluster;
 }
 
-// Some devices send to the others, which may have posted that from the start on.
+// Some devices send to the others, which may have posted ahead.
 void post_transfer(const Topology& topology,
                    std::mt19937& random,
                    int64_t number,
@@ -292,7 +292,7 @@ void post_transfer(const Topology& topology,
   }
 }
 
-// Collectives of random kinds, algorithms and members, posted at random times, and transfers on
+// Returns random collectives, algorithms and members, posted at random times, and transfers on
 // other streams.
 Posts random_posts(const Topology& topology, std::mt19937& random) {
   const int n = topology.num_devices();

@@ -18,7 +18,7 @@ bool serves(const Network& network, const std::string& pool) {
   return (network.inside_node && network.connects.empty()) || names(network, pool);
 }
 
-// Of the pool of a device: the first of its name, where some of its devices are slowed().
+// Returns the device's pool: the first of its name, if slowed() split it.
 int place(const Cluster& cluster, int device) {
   const std::string& name = cluster.pools[at(cluster.devices[at(device)].pool)].name;
   return static_cast<int>(std::ranges::find(cluster.pools, name, &NodePool::name) -
@@ -65,7 +65,7 @@ Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
     trunks_.push_back(trunk);
     latencies_.push_back(to_nanoseconds({network.latency}));
   }
-  // Devices of a pool have the same ports, so that the pools decide.
+  // Devices of a pool have equal ports, so the pools decide.
   const size_t pools = cluster_.pools.size();
   chosen_.assign(pools * pools * 2, -1);
   std::vector<int> first(pools, -1), neighbour(pools, -1), elsewhere(pools, -1);
@@ -91,7 +91,7 @@ Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
       if (a != b) choose(first[a], elsewhere[b]);
       if (a != b) choose(elsewhere[a], first[b]);
     }
-  // Devices of one node in several pools: those that are not as fast as the others (slowed()).
+  // Devices of one node in several pools: slowed() ones and the others.
   for (int d = 1; d < num_devices(); ++d)
     for (int other = d - 1; other >= 0 && this->node(other) == this->node(d); --other)
       if (devices[at(other)].pool != devices[at(d)].pool) {
@@ -146,7 +146,7 @@ int Topology::network(int from, int to) const {
 
 Route Topology::route(int from, int to) const {
   const auto n = at(network(from, to));
-  // Whoever asks millions of times has no time to compare names.
+  // Comparing names is too slow for millions of queries.
   const bool has_trunk = trunks_[n].out >= 0;
   const int a = has_trunk ? place(cluster_, from) : 0, b = has_trunk ? place(cluster_, to) : 0;
   Route route;

@@ -68,7 +68,7 @@ TEST(Topology, TheFastestNetworkOfAPairIsUsed) {
   EXPECT_THAT(link_names(topology, 0, 4), ElementsAre("equal:a/0:out", "equal:b/0:in"));
 }
 
-// A fabric for one pool only; the devices of the other pool's nodes talk through the switch.
+// A fabric for one pool only; devices of the other pool's nodes use the switch.
 TEST(Topology, AFabricMayBelongToSomePools) {
   Network fabric = kFabric;
   fabric.connects = {"b"};
@@ -87,7 +87,7 @@ std::string message(const Topology& topology, int from, int to) {
   return "found";
 }
 
-// A device that has become slow stays where it is.
+// A slowed device keeps its paths.
 TEST(Topology, ASlowedDeviceHasThePathsThatItHad) {
   Network lan = kLan;
   lan.trunk = 0.5e9;
