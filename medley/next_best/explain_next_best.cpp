@@ -20,17 +20,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Questions of each kind that are asked, the first in the order of the graph.
+// Limits of questions per type, the first ones in graph order.
 constexpr size_t kMostLayers = 12;
 constexpr size_t kMostOthers = 6;
 
 enum class Kind : uint8_t { kLayer, kOp, kParameter };
 
-// Names with one decision, and the choices that are the same decision.
+// Names with one decision, and the choices that are equal to it.
 struct Question {
   Kind kind = Kind::kLayer;
   std::string about;  // "h.*.mlp"
-  std::string now;    // what divides it, or the text of a plan
+  std::string now;    // dividing label, or the text of a plan
   std::vector<std::string> names;
 
   std::string way(const std::string& choice) const {
@@ -38,7 +38,7 @@ struct Question {
   }
 };
 
-// The question about `about` and `now`; a new one at the end.
+// Adds names to the question with `about` and `now`, or appends a new one.
 void ask(std::vector<Question>& questions,
          Kind kind,
          const std::string& about,
@@ -53,13 +53,13 @@ void ask(std::vector<Question>& questions,
     questions.push_back({kind, about, now, {name}});
 }
 
-// A layer is what computes: its products, attention and convolutions. The rest follows them.
+// A layer is its matmuls, attention and convolutions; the other ops follow them.
 bool is_heavy(const Op& op) {
   const WorkClass work = work_class(op.name);
   return work != WorkClass::kMemory && work != WorkClass::kView;
 }
 
-// In the order of the graph, the questions about one layer in a row; the first of each kind.
+// Returns the first questions of each type in graph order, with those about one layer adjacent.
 std::vector<Question> first_of(std::vector<Question> questions) {
   std::map<std::pair<Kind, std::string>, size_t> first;
   for (size_t i = 0; i < questions.size(); ++i)
@@ -101,7 +101,7 @@ std::vector<Question> questions_about(const Completed& completed) {
   return first_of(std::move(questions));
 }
 
-// Returns the choice of most of the names.
+// Returns the choice of most names.
 std::string instead(const Question& question, const Alternative& alternative) {
   std::map<std::string, int> votes;
   for (const auto& [name, choice] : alternative.choices) ++votes[question.way(choice)];
@@ -134,7 +134,7 @@ struct Answer {
   std::optional<Alternative> alternative;
 };
 
-// A layer in which several things are divided in several ways is answered by the cheapest change.
+// The answer for a layer with several divisions is its cheapest change.
 std::vector<Answer> answers_to(const std::vector<Question>& questions,
                                const NextBest& next_best,
                                Progress& progress) {

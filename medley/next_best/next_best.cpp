@@ -46,7 +46,7 @@ NextBest::NextBest(const Request& request, const Plan& plan)
   if (!take_fastest({0}) && !take_fastest(byte_prices)) static_cast<void>(take_fastest({0}));
 }
 
-// Tries one price after the other until some optimum fits, which is returned.
+// Tries prices in sequence until an optimum fits, and returns whether one does.
 bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
   std::optional<Simulated> best;
   for (const double byte_price : byte_prices) {
@@ -58,7 +58,7 @@ bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
       auto problem =
           std::make_unique<SpmdProblem>(*request_.cache.analysis->prepared, *catalogue_, options);
       std::optional<PbqpSolution> found = solve(problem->pbqp(), search_options());
-      MEDLEY_CHECK(found.has_value());  // all whole is allowed
+      MEDLEY_CHECK(found.has_value());  // all replicated is allowed
       std::swap(problem_, problem);
       const Simulated now = simulated(with(found->choices));
       if (best && (now.fits < best->fits || (now.fits == best->fits && now.step >= best->step))) {
@@ -88,7 +88,7 @@ std::optional<Alternative> NextBest::without(
     const std::vector<std::string>& names,
     const std::function<bool(const std::string& choice)>& forbidden) const {
   Pbqp changed = problem_->pbqp();
-  std::map<std::pair<int32_t, std::vector<bool>>, int32_t> unaries;  // with what is forbidden
+  std::map<std::pair<int32_t, std::vector<bool>>, int32_t> unaries;  // with forbidden choices
   std::map<std::string, int> variables;
   for (const std::string& name : names) {
     const int variable = problem_->variable_of(name);

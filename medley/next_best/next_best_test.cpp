@@ -39,7 +39,7 @@ class NextBestOfAProduct : public ::testing::Test {
     plan.parts = {{"speed", {}, {2, 1}}};
   }
 
-  // Of all assignments in which no variable has a choice that is forbidden for it.
+  // Returns the least cost over all assignments without forbidden choices.
   static int64_t least_cost(const Pbqp& problem, const std::vector<std::vector<bool>>& forbidden) {
     std::vector<int32_t> choices(problem.unary_of.size(), 0);
     int64_t least = kForbidden;
@@ -62,8 +62,7 @@ class NextBestOfAProduct : public ::testing::Test {
   Plan plan;
 };
 
-// Every choice that the optimum makes is forbidden in turn; what that loses is what trying all
-// assignments says.
+// Forbids every choice of the optimum in turn; each loss equals that of exhaustive search.
 TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, optimizer);
@@ -118,7 +117,7 @@ TEST_F(NextBestOfAProduct, WhatIsNotDecidedHasNoNextBest) {
   const NextBest next_best(request, plan);
   const auto always = [](const std::string&) { return true; };
   EXPECT_FALSE(next_best.without({"no such op"}, always));
-  EXPECT_FALSE(next_best.without({"layer/mm#0"}, always));  // not to compute it is no choice
+  EXPECT_FALSE(next_best.without({"layer/mm#0"}, always));  // the op has to be computed
   Plan exact = plan;
   exact.parts = {{"exact", {40, 24}, {}}};
   EXPECT_FALSE(NextBest::knows(exact));
