@@ -17,7 +17,7 @@ namespace {
               fmt::format("bf16_as[\"{}\"]: found {}, expected {}", kind, found, expected));
 }
 
-// Of the plan's devices. Names that the cluster does not have are for others to refuse.
+// Returns the dtypes of the plan's devices; ignores unknown names, which other checks report.
 std::map<std::string, DType> types_of_plan(const Plan& plan, const Cluster& cluster) {
   std::map<std::string, DType> types;
   for (const Pipeline& pipeline : plan.pipelines)

@@ -1,4 +1,4 @@
-// The fields of a plan in JSON: a row for each, from which plans are parsed and printed.
+// The fields of a plan in JSON, one row each, for parsing and printing.
 
 #include "medley/plan/fields.h"
 
@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 // ---- rows ----
 
-// A field of the object that stands for a T. Rows have the order in which fields are printed.
+// A field of the object of a T. Rows are in print order.
 template <typename T>
 struct Field {
   std::string key;
@@ -69,7 +69,7 @@ Json json_of(const std::map<std::string, DType>& types) {
 
 constexpr bool kRequired = true;
 
-// Returns the row of a member. An object leaves it out where it has the value of a new T.
+// Returns the row of a member. It is omitted if its value is that of a new T.
 template <typename T, typename Member, typename Read>
 Field<T> field(std::string_view key, Member T::*member, Read read, bool required = false) {
   return {std::string(key),
@@ -290,7 +290,7 @@ StepBound read_bound(const JsonPlace& at) {
   return bound;
 }
 
-// A field that has the same value in all plans. It is read before the others.
+// Returns a field with one value in all plans. It is read before the others.
 Field<Plan> constant(const std::string& key, const Json& value) {
   return {key,
           kRequired,
@@ -327,7 +327,7 @@ const std::vector<Field<Plan>> kFields<Plan>{
     field("pipelines", &Plan::pipelines, read_some<read_fields<Pipeline>>, kRequired),
 };
 
-// The version comes first: another one may have other keys.
+// The version comes first: other versions may have other keys.
 void check_version(const JsonPlace& at) {
   if (!at.json->is_object()) at.refuse("a plan");
   if (!at.json->contains("format")) at.refuse("\"format\": \"medley-plan\"");

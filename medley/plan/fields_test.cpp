@@ -66,7 +66,7 @@ TEST(ParsePlan, SaysHowFarItMayBeFromTheBest) {
             "p.json: bound.least_ns: found 201, expected no more than step_ns");
 }
 
-// The file is as print() writes it, so that this test shows the printed form.
+// The file is written by print(), so it shows the printed form.
 TEST(ParsePlan, PrintedFormIsStable) {
   for (const char* file : {"everything.json", "data_parallel.json"})
     EXPECT_EQ(print(parse_plan(read(file), file)), read(file));
@@ -138,7 +138,7 @@ TEST(ParsePlan, WhatIsNoJsonSaysWhere) {
   EXPECT_THAT(refusal("[1e999]"), ::testing::HasSubstr("expected JSON"));
 }
 
-// The examples of the format's page are plans.
+// The examples of the format's page are valid plans.
 TEST(ParsePlan, ExamplesOfTheDocumentation) {
   std::ifstream in("docs/formats/plan.md");
   std::ostringstream page;
@@ -153,7 +153,7 @@ TEST(ParsePlan, ExamplesOfTheDocumentation) {
   EXPECT_EQ(examples, 2);
 }
 
-// Whatever happens to a file, a plan comes out that prints and parses back, or the caller is told.
+// Each mutation of a file gives a plan that prints and parses back, or an error of the caller.
 TEST(ParsePlan, MutationsParseOrAreRefused) {
   std::mt19937_64 random(20240917);
   std::vector<std::string> seeds;
@@ -188,7 +188,7 @@ TEST(ParsePlan, MutationsParseOrAreRefused) {
       EXPECT_EQ(error.blame(), Blame::kCaller) << error.what();
     }
   }
-  EXPECT_GT(accepted, 100);  // else the mutations test nothing but the JSON library
+  EXPECT_GT(accepted, 100);  // else only the JSON library is tested
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ bool matches(std::string_view pattern, std::string_view name) {
 }
 
 ChoiceFinder::ChoiceFinder(const std::map<std::string, std::string>& choices) : choices_(choices) {
-  // Later names first, so that a stable sort leaves them first among equally long ones.
+  // Later names first, so a stable sort keeps them first among equally long ones.
   for (auto choice = choices.rbegin(); choice != choices.rend(); ++choice) {
     const std::string& pattern = choice->first;
     const size_t star = pattern.rfind('*'), slash = pattern.rfind('/');

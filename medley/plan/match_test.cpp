@@ -13,8 +13,8 @@ TEST(Match, StarStandsForAnyRun) {
   EXPECT_TRUE(matches("*", ""));
   EXPECT_TRUE(matches("a*", "a"));
   EXPECT_TRUE(matches("*a*b*", "xxaxbx"));
-  EXPECT_TRUE(matches("*ab", "aab"));                // the run ends later than its first chance
-  EXPECT_FALSE(matches("h.*.mlp", "h.0.mlp/mm#0"));  // the whole name is described
+  EXPECT_TRUE(matches("*ab", "aab"));                // the run ends after its first chance
+  EXPECT_FALSE(matches("h.*.mlp", "h.0.mlp/mm#0"));  // the whole name has to match
   EXPECT_FALSE(matches("", "a"));
   EXPECT_FALSE(matches("a?", "ab"));  // no other wildcards
 }
@@ -43,13 +43,13 @@ TEST(ChoiceFinder, ExactBeatsLongerBeatsShorter) {
   EXPECT_EQ(found({{"h.*", "block"}}, "wte"), "nothing");
 }
 
-// Stars do not count, and the later in the alphabet wins among equals.
+// Stars do not count; ties go to the alphabetically later one.
 TEST(ChoiceFinder, TiesAreSettled) {
   EXPECT_EQ(found({{"a*", "head"}, {"*b", "tail"}}, "ab"), "head");
   EXPECT_EQ(found({{"***b", "stars"}, {"a*c*", "two"}}, "acb"), "two");
 }
 
-// Tries every entry.
+// Returns the best entry by trying all.
 const Choices::value_type* find_by_trying(const Choices& choices, const std::string& name) {
   if (auto exact = choices.find(name); exact != choices.end()) return &*exact;
   const Choices::value_type* best = nullptr;
@@ -66,7 +66,7 @@ const Choices::value_type* find_by_trying(const Choices& choices, const std::str
   return best;
 }
 
-// The finder sorts patterns by what follows the last "/"; the answer is that of trying all.
+// The finder indexes patterns by the text after the last "/"; its result equals that of trying all.
 TEST(ChoiceFinder, FindsWhatTryingAllFinds) {
   const std::vector<std::string> pieces{"a", "b", "*", "/", "a/", ".", "0"};
   std::mt19937 random(7);

@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-// Insertions, deletions and replacements that turn `a` into `b` (Levenshtein).
+// Returns the Levenshtein distance, the number of edits that turn `a` into `b`.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

@@ -15,7 +15,7 @@ std::string text_of(const Json& scalar) {
   return scalar.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-// "key": of a member of an object.
+// Returns "key": for a member of an object.
 std::string label_of(const Json& json, const std::string& key) {
   return json.is_object() ? text_of(key) + ": " : "";
 }
@@ -34,14 +34,14 @@ bool has_containers(const Json& json) {
   return std::ranges::any_of(json, [](const Json& member) { return member.is_structured(); });
 }
 
-// Lists of scalars, and objects of scalars and such lists.
+// Returns true for lists of scalars, and objects of scalars and such lists.
 bool is_flat(const Json& json) {
   if (json.is_array()) return !has_containers(json);
   return std::ranges::none_of(
       json, [](const Json& member) { return member.is_structured() && has_containers(member); });
 }
 
-// What is flat stands on one line if it fits there; `before` is what the line holds already.
+// Prints a flat value on one line if it fits; `before`: characters already on the line.
 void print(const Json& json, size_t indent, size_t before, std::string& out) {
   if (is_flat(json)) {
     const std::string line = one_line(json);

@@ -18,7 +18,7 @@ bool is_label(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return is_letter(c) || is_digit(c); });
 }
 
-// Numbers of dims, factors and operands: no sign, no leading zero.
+// Parses numbers of dims, factors and operands: no sign, no leading zero.
 std::optional<int> parse_index(std::string_view text) {
   if (text.empty() || text.size() > 6 || (text.size() > 1 && text[0] == '0')) return std::nullopt;
   int value = 0;

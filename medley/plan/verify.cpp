@@ -95,7 +95,7 @@ void check_recompute(const std::vector<Stage>& stages, size_t pipeline) {
              "\"none\", \"all\" or \"blocks\"");
 }
 
-// The stages cover the forward ops in their order.
+// Checks that the stages cover the forward ops in order.
 void check_stages(const std::vector<Stage>& stages, size_t pipeline, const Graph& graph) {
   if (!stages[0].first.empty())
     refuse(stage_place(pipeline, 0) + ".first",
@@ -105,7 +105,7 @@ void check_stages(const std::vector<Stage>& stages, size_t pipeline, const Graph
     refuse(stage_place(pipeline, 0) + ".rows",
            "shares",
            "none: the first stage has the lengths of the micro-batches");
-  std::map<std::string, size_t> forward;  // places of the forward ops by name
+  std::map<std::string, size_t> forward;  // forward op -> index
   if (stages.size() > 1) {
     const std::vector<std::string> names = stable_names(graph);
     for (size_t i = 0; i < graph.ops.size(); ++i)
@@ -242,7 +242,7 @@ std::vector<std::string> part_names(const Plan& plan, std::string_view always) {
   return names;
 }
 
-// A part of pipelines in place of devices.
+// Checks a part over pipelines instead of devices.
 void check_owner(const Plan& plan, const std::string& place, const std::string& text) {
   const auto part = std::ranges::find(plan.parts, text, &Part::name);
   if (text == kAllOwners) {
@@ -285,7 +285,7 @@ void check_owners(const Plan& plan, const Graph& graph) {
   }
 }
 
-// Checks the texts of one stage against the values that they are about.
+// Checks the texts of one stage against their values.
 class TextCheck {
  public:
   TextCheck(const Plan& plan, const Graph& graph, size_t pipeline, size_t stage)
@@ -310,8 +310,8 @@ class TextCheck {
     return fmt::format("{}.{}[\"{}\"]", stage_place(pipeline_index_, stage_index_), field, key);
   }
 
-  // Which ops there are, and which labels they have, is only known once the graph is prepared and
-  // composites are expanded: complete() checks that.
+  // Ops and their labels are known only after preparation and the expansion of composites:
+  // complete() checks them.
   void check_op(const std::string& key, const std::string& text) const {
     const std::string place = place_of("ops", key);
     const auto axes = parse_choice_text(text);

@@ -127,7 +127,7 @@ TEST_F(VerifyPlan, RowsThatMeetNeedOneMicrobatch) {
             "accepted");
 }
 
-// A second pipeline of a device takes the micro-batch of two rows.
+// A second pipeline of a device gets the micro-batch of two rows.
 TEST_F(VerifyPlan, EveryPipelineIsVerified) {
   const auto refusal_of_second = [&](const std::function<void(Pipeline&)>& change) {
     return refusal([&](Plan& p) {
@@ -155,13 +155,13 @@ TEST_F(VerifyPlan, EveryPipelineIsVerified) {
               StartsWith("pipelines[1].in_flight: found 2 counts, expected 1"));
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].states["fc9"] = "R"; }),
               StartsWith("pipelines[1].stages[0].states[\"fc9\"]: found a name that the graph"));
-  // Rows in one pipeline only.
+  // Only one pipeline has rows.
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].batch["x"] = "S(0, rows)"; }),
               StartsWith("pipelines[1].stages[0].batch[\"x\"]: found \"S(0, rows)\", expected "
                          "another part"));
 }
 
-// Three pipelines, the parameters of two owners and of one.
+// Three pipelines, with parameters of two owners and of one.
 TEST_F(VerifyPlan, OwnersAreOfPipelines) {
   const auto divided = [](const Choices& owners) {
     return [owners](Plan& p) {
