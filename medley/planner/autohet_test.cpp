@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::SizeIs;
 
-// Two pools, the second half as fast, joined by a link.
+// Two pools joined by a link, the second half as fast.
 class AutoHetTest : public ::testing::Test {
  protected:
   AutoHetTest()
@@ -74,8 +74,8 @@ class AutoHetTest : public ::testing::Test {
   Graph graph;
 };
 
-// Many rows a step hide the gradients: each pool is a pipeline, or several, and the faster one has
-// about twice the rows.
+// Many rows per step overlap the gradients: each pool is a pipeline, or several, and the faster one
+// has about twice the rows.
 TEST_F(AutoHetTest, DividesRowsBySpeed) {
   const Cluster cluster = two_pools(2, 2, 200e6);
   const Plan found = planned(cluster, "autohet", 256);
@@ -101,8 +101,8 @@ TEST_F(AutoHetTest, IsTheSameEveryTime) {
   EXPECT_EQ(print(planned(cluster, "autohet", 64)), print(planned(cluster, "autohet", 64)));
 }
 
-// Data parallelism over both pools at once waits for the link in every step; so does one pipeline
-// for every micro-batch. Two sums of half of the gradients are what is left.
+// Data parallelism over both pools waits for the link in every step, one pipeline for every
+// micro-batch. Only two sums of half of the gradients remain.
 TEST_F(AutoHetTest, IsNotMuchSlowerThanAnyOtherWhereRowsAreMany) {
   const Cluster cluster = two_pools(4, 4, 200e6);
   const Nanoseconds own = step(planned(cluster, "autohet", 1024), cluster);
@@ -123,7 +123,7 @@ TEST_F(AutoHetTest, HasOnePipelineWhereThereAreNotRowsForTwo) {
   EXPECT_THAT(found.pipelines, SizeIs(1));
 }
 
-// A pipeline on the slow pool alone has no room for the model: the other pool takes part in it.
+// The model does not fit on a pipeline of the slow pool alone, so the other pool takes part.
 TEST_F(AutoHetTest, FitsWhereTwoPipelinesHardlyDo) {
   const Plan roomy = planned(two_pools(2, 2, 200e6), "autohet", 64);
   double most = 0;

@@ -1,5 +1,5 @@
-// Whatever a planner is given: a plan that is right, the sentence why there is none, or an error
-// that blames the caller; never a crash, a hang, or an answer that cannot be run.
+// For any input a planner returns a valid plan, the reason why none exists, or a caller's error; it
+// never crashes, hangs, or returns an invalid answer.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,14 +35,14 @@ std::string read(const std::string& file) {
 constexpr const char* kGraph = "tests/data/mlp.graph";
 constexpr const char* kCluster = "tests/data/clusters/demo.yaml";
 
-// What somebody may have written where a number stands.
+// Returns a text that a user may write in place of a number.
 std::string other_number(std::mt19937_64& random) {
   static const char* const kNumbers[] = {
       "0", "1", "2", "3", "-1", "7", "16", "1.5", "1e9", "1e-9", "1e30", "1e300", "4096", "65537"};
   return kNumbers[random() % std::size(kNumbers)];
 }
 
-// Some numbers become others; now and then a line is lost or said twice.
+// Replaces some numbers; sometimes drops or repeats a line.
 std::string mutated(const std::string& text, std::mt19937_64& random) {
   std::string result = text;
   for (auto edits = 1 + random() % 2; edits > 0; --edits) {
@@ -64,7 +64,7 @@ std::string mutated(const std::string& text, std::mt19937_64& random) {
   return result;
 }
 
-// Every command and binding asks this of a graph that it was given.
+// Every command and binding checks its graph like this.
 bool is_graph(const Graph& graph) {
   try {
     verify(graph);
@@ -90,7 +90,7 @@ struct Count {
   int plans = 0, infeasible = 0, refused = 0;
 };
 
-// Plans, and holds the answer to what a plan has to be.
+// Plans, and checks the answer against the requirements of a plan.
 void try_to_plan(const Request& request, const std::string& what, Count& count) {
   try {
     const Outcome outcome = plan(request);
@@ -127,7 +127,7 @@ class BadInput : public ::testing::Test {
             .devices = {},
             .optimizer = {}};
   }
-  // A small cluster, or nothing: planning for thousands of devices is no test of wrong input.
+  // Returns a small cluster, or nullopt: planning for thousands of devices does not test input.
   std::optional<Cluster> small_cluster(const std::string& yaml) {
     const Cluster cluster = parse_cluster(yaml, "c.yaml", catalogue);
     if (cluster.devices.size() > 12) return std::nullopt;
@@ -156,7 +156,7 @@ TEST_F(BadInput, OneDevice) {
   EXPECT_EQ(count.plans, static_cast<int>(strategies().size()));
 }
 
-// A node that no network connects to the others: named, unless it need not be reached.
+// A node without a network to the others is named, unless it is unused.
 TEST_F(BadInput, UnreachableNode) {
   Cluster apart = cluster;
   apart.networks.pop_back();
@@ -214,7 +214,7 @@ TEST_F(BadInput, MutatedClusters) {
   EXPECT_GT(count.plans, 30);
 }
 
-// Times of other devices are refused; whatever times there are, there is a plan.
+// Times of other devices are rejected; all other times give a plan.
 TEST_F(BadInput, MutatedProfiles) {
   std::mt19937_64 random(37);
   const Cluster measured = parse_cluster(R"(format: medley-cluster
@@ -251,8 +251,8 @@ networks:
   }
 }
 
-// Plans written by hand go through the same pieces: what verify() lets pass is lowered, or refused
-// with a sentence, and its ratios are found.
+// Hand-written plans use the same code: plans that pass verify() are lowered or rejected with a
+// message, and their ratios are found.
 TEST_F(BadInput, MutatedPlans) {
   std::mt19937_64 random(31);
   int lowered = 0;

@@ -18,24 +18,24 @@
 namespace medley {
 namespace {
 
-constexpr int kOfEachCount = 2;  // chains for each number of micro-batches
-constexpr int kMostPriced = 12;  // candidates that are synthesised as wholes and simulated
-constexpr size_t kFew = 32;      // devices: with no more, stages may be on two kinds
-// Chains are compared by sums over their layers, which are off by more than this.
+constexpr int kOfEachCount = 2;  // chains per number of micro-batches
+constexpr int kMostPriced = 12;  // candidates synthesised as wholes and simulated
+constexpr size_t kFew = 32;      // devices; up to this, stages may use two types
+// Optimality gaps of chain searches. Chains are compared by sums over layers, which are less exact.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
-constexpr double kRoughGap = 0.1;  // of those that only say what need not be looked at
-constexpr size_t kMany = 256;      // devices: with more, closer searches take seconds
+constexpr double kRoughGap = 0.1;  // for searches used only for pruning
+constexpr size_t kMany = 256;      // devices; above it, closer searches take seconds
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
-// Percent of a step: ends are on one pool, with others between, if they exchange sooner by as much.
+// Percent of a step. Both ends use one pool, with others between, if they exchange sooner by this.
 constexpr int64_t kMatters = 2;
-// Pairs of pools that are tried as one. Pools are near that exchange so much sooner than others.
+// Pairs of pools tried as one. Near pools exchange kExchanged fastest.
 constexpr size_t kMostMixed = 3;
 constexpr Bytes kExchanged{1 << 20};
 
 class Harp {
  public:
-  // `known`: slower chains are left out by sums over their layers.
+  // `known`: step to beat; slower chains are excluded by sums over their layers.
   Harp(const Request& request, std::vector<DevicePool> pools, std::optional<Nanoseconds> known)
       : request_(request),
         pools_(std::move(pools)),
@@ -109,14 +109,14 @@ class Harp {
     return {places_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
-  // Of a stage for a micro-batch.
+  // Limits of a stage's time for a micro-batch.
   struct Limits {
-    Nanoseconds closer;   // none that takes longer is looked at closer,
-    Nanoseconds longest;  // or at all
+    Nanoseconds closer;   // slower ones are not refined
+    Nanoseconds longest;  // slower ones are excluded
   };
 
-  // Orders of pools are predicted to differ by less than what is predicted is off by: of each
-  // number of micro-batches, the best chains that end in other pools than the best one does.
+  // Predictions are too inexact to rank orders of pools. Adds, for each number of micro-batches,
+  // the best chains that end in other pools than the best one.
   void try_other_ends() {
     std::map<int, PipelinePlan> best;  // [microbatches]
     for (const PipelinePlan& plan : plans_)
@@ -134,9 +134,9 @@ class Harp {
     }
   }
 
-  // One stage on all devices of a pool with few micro-batches, where nobody waits for another: the
-  // search for the number of micro-batches begins with more, which chains need. Where no chain is
-  // as fast as what is known, of two kinds only: others are searched closer (Auto::ask_pools).
+  // Adds one stage on all devices of a pool with few micro-batches, which has no bubble: chains
+  // need more micro-batches, so their search begins with more. If no chain is as fast as the known
+  // plan, adds mixed pools only; Auto::ask_pools searches the others more closely.
   void add_meshes() {
     for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool) {
       if (!fastest_ && pools_[at(pool)].speeds.empty()) continue;
@@ -171,7 +171,7 @@ class Harp {
 
   size_t first_tried() const { return counts_.size() * 2 / 3; }
 
-  // What is predicted to take as long is no candidate; nothing, while nobody knows.
+  // Returns the predicted time above which chains are no candidates; nullopt if unknown.
   std::optional<Nanoseconds> slow() const {
     std::optional<Nanoseconds> slow;
     if (known_) slow = *known_ * kSumsOff / 100;
@@ -183,8 +183,8 @@ class Harp {
     return slow ? std::min(kLongest, Nanoseconds{slow->value / count}) : kLongest;
   }
 
-  // A step takes less with more micro-batches, until what each of them costs outweighs what stages
-  // wait: from a count on which most likely is many, up and then down while it helps.
+  // Steps shorten with more micro-batches until their fixed costs exceed the bubble. Begins at a
+  // count that is probably large, goes up and then down while it helps.
   void find_all_chains() {
     const size_t start = first_tried();
     for (size_t i = start; i < counts_.size() && find_chains(counts_[i]); ++i) {
@@ -197,7 +197,7 @@ class Harp {
   bool find_chains(int64_t count) {
     report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
     if (fastest_ && is_over(request_)) return false;
-    // First with what keeps everything at no price: what is slower than that need not be looked at.
+    // Unpriced options that keep everything come first: slower ones are skipped.
     if (!slow())
       if (const auto first = chains(count, {{}, kLongest}); !first.empty())
         fastest_ = first.front().predicted;
@@ -205,15 +205,14 @@ class Harp {
     const std::vector<PipelinePlan> some = chains(count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kNoBound;
-    // Where there is a plan to beat, no chain here means that none is as fast: one more number of
-    // them is tried.
+    // With a plan to beat, no chain means that none is as fast: one more count is tried.
     if (some.empty()) return !had && (!known_ || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
     fastest_ = std::min(fastest_.value_or(kNoBound), some.front().predicted);
     return !had || some.front().predicted < before;
   }
 
-  // `last`: the pool of the last stage; -1: any.
+  // `last`: pool of the last stage; -1: any.
   std::vector<PipelinePlan> chains(int64_t count, const Limits& limits, int last = -1) {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
     for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
@@ -228,7 +227,7 @@ class Harp {
     if (limits.closer == Nanoseconds{}) request.gap = kRoughGap;
     std::vector<PipelinePlan> plans = plans_of(request).plans;
     if (limits.closer > Nanoseconds{} && last < 0) {
-      // Stages that are not offered are in no step that takes less.
+      // Excluded stages appear in no faster step.
       if (limits.longest < kLongest) least_ = std::min(least_, limits.longest * count);
       bounds_.push_back(request);
       if (!plans.empty()) bounds_.back().below = std::min(request.below, plans.front().predicted);
@@ -237,7 +236,7 @@ class Harp {
     for (PipelinePlan& plan : plans) {
       std::vector<StageRange> ranges;
       for (const PipelineStage& stage : plan.stages) ranges.push_back(stage.range);
-      // The search knows of what the ends share only.
+      // The search knows only the bytes that the ends share.
       const Nanoseconds exchange = places_.exchange(ranges).value_or(kLongest);
       plan.predicted += exchange - plan.exchange;
       plan.exchange = exchange;
@@ -246,8 +245,8 @@ class Harp {
     return plans;
   }
 
-  // What the ends exchange is a small part of a step, and what is predicted is rough: adds those
-  // that are best but for it.
+  // The ends' exchange is a small part of a step, and predictions are rough: adds chains that are
+  // best without it.
   static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
     request.shared = {};
     for (PipelinePlan& plan : plans_of(request).plans) {
@@ -259,7 +258,7 @@ class Harp {
     }
   }
 
-  // Its bound is none where there is no plan.
+  // Returns no bound if there is no plan.
   static PipelinePlans plans_of(const PipelineRequest& request) {
     auto found = plan_pipeline(request);
     if (auto* plans = std::get_if<PipelinePlans>(&found)) return std::move(*plans);
@@ -290,8 +289,8 @@ class Harp {
     return options;
   }
 
-  // What no chain of those searches takes less than: the fastest are looked at first, since they
-  // are enough for the others.
+  // Bounds all chains of those searches. The fastest come first, because their bounds may suffice
+  // for the rest.
   void find_bound() {
     std::ranges::stable_sort(bounds_, {}, &PipelineRequest::below);
     for (const PipelineRequest& request : bounds_)
@@ -299,8 +298,8 @@ class Harp {
     bounds_.clear();
   }
 
-  // Searches chains of all numbers of micro-batches at once, without a limit. Returns why there is
-  // none.
+  // Searches chains of all numbers of micro-batches together, without a limit. Returns the reason
+  // if none exists.
   std::optional<Infeasible> find_any_chain() {
     PipelineRequest request = pipeline_;
     request.explain = true;
@@ -314,8 +313,8 @@ class Harp {
     return std::nullopt;
   }
 
-  // Moves a cut beside the slowest stage of the fastest candidate, so that it has a layer less,
-  // while the timer sees a gain.
+  // Moves a cut next to the slowest stage of the fastest candidate, so that it loses a layer, while
+  // the timer predicts a gain.
   void move_cuts() {
     const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
     while (!timed.empty()) {
@@ -346,16 +345,16 @@ class Harp {
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
   const CandidatePlaces& places_;
-  const std::vector<int64_t> counts_;  // of micro-batches
+  const std::vector<int64_t> counts_;  // numbers of micro-batches
   const std::optional<Nanoseconds> known_;
-  PipelineRequest pipeline_;  // but for numbers of micro-batches
+  PipelineRequest pipeline_;  // without numbers of micro-batches
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
-  Nanoseconds least_ = kNoBound;        // no chain takes less, but of what follows
+  Nanoseconds least_ = kNoBound;        // bound of all chains, except later ones
   std::vector<PipelineRequest> bounds_;
 };
 
-// The pairs of pools whose devices exchange some bytes soonest, with that time, at most kMostMixed.
+// Returns the pairs of pools that exchange some bytes fastest, with the time, at most kMostMixed.
 std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near_pools(
     const Request& request, const std::vector<DevicePool>& pools) {
   const auto links = links_of(pools, request.costs->topology());
@@ -368,7 +367,7 @@ std::vector<std::pair<Nanoseconds, std::pair<size_t, size_t>>> near_pools(
   return near;
 }
 
-// Returns the pools with two of them as one, at the end. `speeds`: of each device.
+// Returns the pools with two of them merged, at the end. `speeds`: of each device.
 std::vector<DevicePool> with_mixed(std::vector<DevicePool> pools,
                                    std::pair<size_t, size_t> pair,
                                    const std::map<int, double>& speeds) {
@@ -379,14 +378,14 @@ std::vector<DevicePool> with_mixed(std::vector<DevicePool> pools,
   return pools;
 }
 
-// Looks for faster plans in which stages are on devices of two pools, then of three and more.
+// Searches faster plans with stages on devices of two pools, then of three and more.
 Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best) {
   const std::vector<int> devices = devices_of(request);
   if (pools.size() < 2 || devices.size() > kFew) return best;
   std::map<int, double> speeds;
   const std::vector<double> shares = speeds_of(request, devices);
   for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
-  int64_t least = best.bound->least_ns;  // of all that is searched
+  int64_t least = best.bound->least_ns;  // bound over all searches
   request.listener.proved = [&least, told = request.listener.proved](Nanoseconds proved) {
     least = std::min(least, proved.value);
     if (told) told(proved);
@@ -415,11 +414,11 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
 Outcome harp(const Request& asked) {
   if (std::optional<Infeasible> no = rows_meet(asked)) return std::move(*no);
   Request request = asked;
-  std::map<int, std::shared_ptr<StageSynthesis>> stages;  // of all searches
+  std::map<int, std::shared_ptr<StageSynthesis>> stages;  // shared by all searches
   if (!request.cache.stages) request.cache.stages = &stages;
   const std::vector<DevicePool> pools = fastest_pools(request);
-  // Where memory is short, sums over layers say too much of stages as wholes, which need less
-  // memory: no chain is left out by them.
+  // With short memory, sums over layers overestimate whole stages, which need less memory: they
+  // exclude no chain.
   const auto known = has_room_for_replicas(request) ? request.faster_than : std::nullopt;
   Outcome found = Harp(request, pools, known).run();
   if (auto* plan = std::get_if<Plan>(&found))

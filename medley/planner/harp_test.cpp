@@ -29,8 +29,8 @@ using ::testing::HasSubstr;
 using ::testing::Ne;
 using ::testing::SizeIs;
 
-// Two pools, the second half as fast, joined by a link on which one micro-batch of the residual of
-// four rows takes about as long as a block.
+// Two pools, the second half as fast. One micro-batch of the residual of four rows takes about as
+// long on their link as a block.
 class HarpTest : public ::testing::Test {
  protected:
   HarpTest()
@@ -51,7 +51,7 @@ class HarpTest : public ::testing::Test {
                        {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}});
   }
 
-  // Two nodes of two devices.
+  // Returns two nodes of two devices.
   static Cluster nodes(double bandwidth) {
     Cluster cluster = two_pools(2, 1, 1e9, bandwidth);
     cluster.pools = {{"node", 2, 2, cluster.pools[0].kind, false, 0}};
@@ -67,7 +67,7 @@ class HarpTest : public ::testing::Test {
     return cluster;
   }
 
-  // With all that plan() fills in.
+  // Returns a request with all that plan() fills in.
   Request request(const Cluster& cluster,
                   const CostModel& costs,
                   const GraphAnalysis& analysis,
@@ -134,7 +134,7 @@ TEST_F(HarpTest, CutsOverAThinLinkAndUsesBothPools) {
     EXPECT_LT(step(found, cluster), step(planned(cluster, other, 64), cluster)) << other;
 }
 
-// The head is tied to the embedding: stages on both sides of the link send each other its gradient.
+// The head is tied to the embedding: stages on both sides of the link exchange its gradient.
 TEST_F(HarpTest, IsNeverSlowerThanWithoutTheOtherPool) {
   for (const double bandwidth : {20e6, 50e6}) {
     const Cluster cluster = two_pools(4, 4, 1e9, bandwidth);
@@ -146,7 +146,7 @@ TEST_F(HarpTest, IsNeverSlowerThanWithoutTheOtherPool) {
   }
 }
 
-// Where that link is slow and the one of activations is not too slow, both ends are on one pool.
+// If that link is slow and the one of activations is not, both ends are on one pool.
 TEST_F(HarpTest, UsesAPoolAtBothEndsThatShareParameters) {
   const Plan found = planned(two_pools(4, 4, 1e9, 50e6), "harp", 64);
   std::vector<std::string> pools;
@@ -155,8 +155,8 @@ TEST_F(HarpTest, UsesAPoolAtBothEndsThatShareParameters) {
   EXPECT_THAT(pools, ElementsAre("slow", "fast", "slow"));
 }
 
-// A fast device and two slow ones are close to each other, and another slow one is far: with few
-// rows a pipeline of four stages waits long, and the three are faster as one stage.
+// A fast device and two slow ones are near, another slow one is far. With few rows a pipeline of
+// four stages has a large bubble, and the three are faster as one stage.
 TEST_F(HarpTest, PutsAStageOnTwoKinds) {
   Cluster cluster = two_pools(1, 2);
   cluster.pools.push_back({"far", 1, 1, cluster.pools[1].kind, false, 0});
@@ -173,7 +173,7 @@ TEST_F(HarpTest, PutsAStageOnTwoKinds) {
   const std::vector<Stage>& stages = found.pipelines[0].stages;
   ASSERT_TRUE(std::ranges::any_of(stages, [&](const Stage& stage) { return kinds(stage) == 2; }));
   verify(found, graph, cluster);
-  // Its bound holds for all that was searched, with and without such stages.
+  // Its bound holds for all searches, with and without such stages.
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   Request asked = request(cluster, costs, analysis, 16, 2);
@@ -192,7 +192,7 @@ TEST_F(HarpTest, IsTheSameEveryTime) {
   EXPECT_EQ(print(planned(cluster, "harp", 32)), print(planned(cluster, "harp", 32)));
 }
 
-// Equal nodes, so that it takes as long whichever of them comes first.
+// Nodes are equal, so both orders take equally long.
 TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   Cluster cluster = two_pools(1, 1);
   cluster.pools[1].kind = cluster.pools[0].kind;
@@ -213,7 +213,7 @@ TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   EXPECT_EQ(candidates.timed()[1].candidate, other);
 }
 
-// Every way to cut the layers between the two devices, in both orders, and each device alone.
+// Returns every cut of the layers between the two devices, in both orders, and each device alone.
 std::vector<std::vector<StageRange>> all_cuts(int layers) {
   std::vector<std::vector<StageRange>> candidates;
   for (const int first : {0, 1}) {
@@ -228,7 +228,7 @@ class OutlineTest : public HarpTest {
  protected:
   static constexpr int64_t kBatch = 32;
 
-  // The step of the best of all_cuts(), with any of these numbers of micro-batches.
+  // Returns the best step of all_cuts(), over these numbers of micro-batches.
   Nanoseconds best_outline(const Cluster& cluster, const std::vector<int64_t>& counts) const {
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
@@ -244,7 +244,7 @@ class OutlineTest : public HarpTest {
     return step(std::get<Plan>(all.best()), cluster);
   }
 
-  // That of what harp() finds; 0 micro-batches: it chooses.
+  // Returns the step of harp(); 0 micro-batches: it chooses.
   Nanoseconds found(const Cluster& cluster, int64_t microbatches) const {
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
@@ -260,7 +260,7 @@ TEST_F(OutlineTest, IsAsGoodAsTheBestOfAllOutlines) {
   }
 }
 
-// Which number of micro-batches is best, and which pool comes first, is found as well.
+// harp also chooses the number of micro-batches and the order of pools.
 TEST_F(OutlineTest, IsNearlyAsGoodAsTheBestOutlineOfAnyNumberOfMicrobatches) {
   for (const double bandwidth : {5e6, 10e6, 50e6, 5e9}) {
     const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
@@ -269,7 +269,7 @@ TEST_F(OutlineTest, IsNearlyAsGoodAsTheBestOutlineOfAnyNumberOfMicrobatches) {
   }
 }
 
-// Not all counts are tried; none of them is better than what is found.
+// Not all counts are tried; none of them is better than the result.
 TEST_F(HarpTest, FindsTheNumberOfMicrobatches) {
   for (const double bandwidth : {5e6, 50e6, 5e9}) {
     const Cluster cluster = two_pools(2, 1, 1e9, bandwidth);
@@ -287,8 +287,8 @@ TEST_F(HarpTest, SaysWhatDoesNotFit) {
   EXPECT_THAT(std::get<Infeasible>(found).reason, HasSubstr("more than it has"));
 }
 
-// What fits in no device alone fits in two.
-// A step of hours, in which a micro-batch of a stage takes less than kLongest.
+// The model fits on two devices, not on one. A step takes hours, but a micro-batch of a stage less
+// than kLongest.
 TEST_F(HarpTest, FindsChainsOfLongSteps) {
   Cluster cluster = two_pools(2, 2);
   const double whole = static_cast<double>(step(planned(cluster, "harp", 64), cluster).value);
@@ -321,9 +321,9 @@ TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
     EXPECT_LE(static_cast<double>(use.peak), tight.kind(device).memory_bytes) << stage;
 }
 
-// Single devices, so that nothing else saves memory: even with one micro-batch in flight no
-// candidate fits that keeps everything. harp's is not far from the best of all candidates and all
-// that their stages may do again.
+// Single devices, so only recomputation saves memory: with one micro-batch in flight no candidate
+// that keeps everything fits. harp's plan is near the best of all candidates and recomputations of
+// their stages.
 TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
   const GraphAnalysis analysis = analyse(graph, {});
   const StageConfig keeps{8, 8, 0, StageStyle::kBest};
@@ -355,7 +355,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
   CandidateSet all(asked, pools, synthesis);
-  all.trials().keep_backward_whole();  // what is found has no room for late gradients of weights
+  all.trials().keep_backward_whole();  // no memory for deferred weight gradients
   for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
     for (const std::string_view a : kRecompute)
       for (const std::string_view b : kRecompute) {
@@ -366,7 +366,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
           if (config.recompute == "blocks") config.in_flight = 2;
         all.evaluate({{{8, stages, configs}}});
       }
-  // Sums over layers say a little more than the whole stages need.
+  // Sums over layers slightly overestimate the memory of whole stages.
   EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);
 }
 
@@ -401,7 +401,7 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
   asked.cache.analysis = &apart;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
-  // With as many rows in each, which 2, 4, 8 devices divide evenly.
+  // Counts have equally many rows each, which 2, 4, 8 devices divide evenly.
   asked.global_batch = 100;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 7, 13, 25, 50, 100}));
   asked.global_batch = 5000;
@@ -425,9 +425,8 @@ TEST_F(HarpTest, MegatronIsUniform) {
   for (const Part& part : found.parts) ADD_FAILURE() << "part " << part.name;
 }
 
-// A range is the sum of its layers, each synthesised once for its structure.
-// With one micro-batch there is nothing to gain from stages. What the nodes and what their devices
-// divide depend on each other.
+// A range is the sum of its layers, each synthesised once per structure. With one micro-batch
+// stages gain nothing. The divisions of nodes and of their devices depend on each other.
 TEST_F(HarpTest, DecidesOverNodesAndDevicesAtOnce) {
   const Cluster cluster = nodes(200e6);
   const Plan found = planned(cluster, "harp", 8, 1);
@@ -437,8 +436,8 @@ TEST_F(HarpTest, DecidesOverNodesAndDevicesAtOnce) {
   EXPECT_LE(step(found, cluster), step(planned(cluster, "hap", 8, 1), cluster));
 }
 
-// Over a link this thin a pool alone is fastest; its chains are not searched as closely as one
-// mesh.
+// Over such a low-bandwidth link a pool alone is fastest; its chains are searched less closely than
+// one mesh.
 TEST_F(HarpTest, AutoIsNoSlowerThanOneMeshOfAnyPool) {
   for (const int64_t rows : {4, 12}) {
     const Cluster cluster = two_pools(4, 2, 1e9, 1e5);
@@ -452,8 +451,8 @@ TEST_F(HarpTest, AutoIsNoSlowerThanOneMeshOfAnyPool) {
   }
 }
 
-// What comes from another stage is brought to the state that its readers want once for all of them,
-// also where they read views of it: a search that knows no better divides ops in vain.
+// Values from another stage are redistributed once for all readers, also if these read views.
+// Otherwise the search divides ops for no gain.
 TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
   for (const double bandwidth : {1e6, 10e6, 100e6}) {
     const Cluster cluster = nodes(bandwidth);
@@ -474,7 +473,7 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
   }
 }
 
-// Blocks are the same but for names: what is found for one is said of the other.
+// Blocks are equal except for names: the solution of one is reused for the other.
 TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);
@@ -494,7 +493,7 @@ TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
         EXPECT_EQ(said->stage, found->stage);
         EXPECT_EQ(said->by_rows, found->by_rows);
         EXPECT_EQ(said->option, found->option);
-        // With the head it is another stage.
+        // With the head it is a different stage.
         both.whole({4, 6, mesh, config});
         EXPECT_GT(both.num_syntheses(), before);
       }
@@ -511,7 +510,7 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
     const int before = synthesis.num_syntheses();
     const std::vector<StageOption> sum = synthesis.options(1, 5, synthesis.offers(mesh, config));
     ASSERT_FALSE(sum.empty());
-    // That in front of the blocks, the two of a block, and the head's.
+    // One before the blocks, two of a block, and the head's.
     EXPECT_EQ(synthesis.num_syntheses() - before, 4);
     const StageOption whole = synthesis.whole({1, 5, mesh, config})->option;
     const auto close = [](auto a, auto b, double share) {
@@ -525,7 +524,7 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   }
 }
 
-// What is computed again, too; where memory has room for plenty nothing is.
+// Recomputed ranges are sums, too; with plenty of memory nothing is recomputed.
 TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
   const GraphAnalysis analysis = analyse(graph, {});
   const StageConfig config{8, 8, 0, StageStyle::kBest};
@@ -554,7 +553,7 @@ TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
       };
       close(sum.forward + sum.backward, whole.forward + whole.backward, 0.1, "time");
       close(sum.persistent, whole.persistent, 0.1, "persistent");
-      // Whole, blocks may be larger than layers where that needs less memory.
+      // As wholes, blocks may exceed their layers if that needs less memory.
       const auto needed = [](const StageOption& o) { return o.transient + o.saved * 8; };
       EXPECT_LE(needed(whole), needed(sum) + Bytes{1 << 16}) << how.recompute;
       if (how.recompute == "blocks") continue;

@@ -1,4 +1,4 @@
-// A candidate that cannot be lowered ends no search that has others.
+// A candidate that cannot be lowered does not end a search with other candidates.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class LeftOutCandidates : public ::testing::Test {
         {{"fabric", true, {}, 10e9, 1e-6, {}}, {"lan", false, {"fast", "slow"}, 200e6, 1e-4, {}}});
   }
 
-  // Pricing a program throws if `fails` says so.
+  // Pricing a program throws if `fails` returns true.
   Request request(const std::string& strategy, const Fails& fails, Blame blame = Blame::kUs) {
     return {.graph = graph,
             .cluster = cluster,
@@ -80,7 +80,7 @@ TEST_F(LeftOutCandidates, EachStrategyTakesAnotherCandidate) {
     }
 }
 
-// Whichever kind of program fails, another one is a plan.
+// For each failing type of program, another one becomes the plan.
 TEST_F(LeftOutCandidates, AutoFindsAPlanAndSaysWhatItLeftOut) {
   for (const Fails& fails : {Fails(is_chain), Fails(is_mesh)}) {
     left_out.clear();
@@ -93,7 +93,7 @@ TEST_F(LeftOutCandidates, AutoFindsAPlanAndSaysWhatItLeftOut) {
   EXPECT_THAT(left_out, IsEmpty());
 }
 
-// A search for a mesh prices many: every second one fails, in whatever order threads ask.
+// A search for a mesh prices many: every second one fails, in any order of threads.
 TEST_F(LeftOutCandidates, HapTakesAnotherDivision) {
   const Fails wide = [](const Program& program) {
     int64_t ops = std::ssize(program.stages[0].graph.ops);
@@ -105,7 +105,7 @@ TEST_F(LeftOutCandidates, HapTakesAnotherDivision) {
   EXPECT_TRUE(std::holds_alternative<Plan>(some));
 }
 
-// Each reason once, not once for each strategy.
+// Each reason appears once, not once per strategy.
 TEST_F(LeftOutCandidates, WhereNothingIsLeftTheReasonIsTheirs) {
   for (const char* strategy : {"auto", "harp", "megatron", "autohet"}) {
     const Outcome found = plan(request(strategy, is_any));
@@ -122,7 +122,7 @@ TEST_F(LeftOutCandidates, TheEnvironmentEndsTheSearch) {
     EXPECT_THROW((void)plan(request(strategy, is_any, Blame::kEnvironment)), Error) << strategy;
 }
 
-// A device without a rate cannot be priced: the stages on it have no solution, others have.
+// A device without a rate cannot be priced: its stages have no solution, others have.
 TEST_F(LeftOutCandidates, StagesThatCannotBePricedHaveNoSolution) {
   for (auto& pool : cluster.pools)
     if (pool.name == "slow") pool.kind.sustained.clear();

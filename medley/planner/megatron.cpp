@@ -20,7 +20,7 @@ namespace {
 
 constexpr LayerOptions kWholeBlocks{.per_block = 1};
 
-// Runs of layers that differ by one at most.
+// Returns runs of layers whose lengths differ by at most one.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
   std::vector<StageRange> ranges;
   for (int s = 0; s < stages; ++s)
@@ -28,7 +28,7 @@ std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
   return ranges;
 }
 
-// Devices that divide tensors: powers of two within the smallest node, and all.
+// Returns tensor-parallel degrees: powers of two within the smallest node, and all.
 std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& all, int devices) {
   int smallest = devices;
   for (const std::vector<int>& node : by_node(request.cluster, all))
@@ -40,7 +40,7 @@ std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& 
   return degrees;
 }
 
-// Nanoseconds that the whole model takes a device alone at least, by flops: [device].
+// Returns least ns of the whole model on one device, by flops: [device].
 std::vector<double> times_alone(const Request& request, const std::vector<int>& devices) {
   std::map<const DeviceKind*, double> by_kind;
   std::vector<double> times;
@@ -56,8 +56,8 @@ std::vector<double> times_alone(const Request& request, const std::vector<int>& 
   return times;
 }
 
-// What so many micro-batches take at least, in flops of layers: one passes all stages, and the
-// stage that has most to do for its slowest device does the others.
+// Returns the least time of the micro-batches by flops: one passes all stages, and the busiest
+// stage's slowest device does the others.
 Nanoseconds least_step(const std::vector<Layer>& layers,
                        const std::vector<StageRange>& stages,
                        const std::vector<double>& alone,
@@ -81,9 +81,9 @@ Nanoseconds least_step(const std::vector<Layer>& layers,
   return {static_cast<int64_t>((sum * (1 - others) + most * others) * kOfBound)};
 }
 
-// What a stage keeps of each of its parameters at least, once: the parameter, its gradient, and the
-// state of the optimizer. Of all stages of a grid whose tensors are divided by a degree, what the
-// device lacks that lacks most; below 0: none lacks any.
+// Least memory of a stage per parameter: the parameter, its gradient, and the optimizer state.
+// Gives the largest shortage of a device over all stages of a grid with a tensor-parallel degree;
+// negative: none.
 class LeastMemory {
  public:
   LeastMemory(const Request& request, const std::vector<Layer>& layers)
@@ -123,7 +123,7 @@ class LeastMemory {
  private:
   const Request& request_;
   const std::vector<Layer>& layers_;
-  std::map<ValueId, double> bytes_;  // of a parameter
+  std::map<ValueId, double> bytes_;  // per parameter
 };
 
 }  // namespace
@@ -136,12 +136,12 @@ Outcome megatron(const Request& request) {
   const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kWholeBlocks);
   StageSynthesis& synthesis = *stages_found;
   CandidateSet candidates(request, pools, synthesis);
-  candidates.trials().keep_backward_whole();  // as frameworks that run such grids do
+  candidates.trials().keep_backward_whole();  // as in frameworks that run such grids
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};
   const LeastMemory memory(request, synthesis.layers().layers);
-  std::optional<double> least_lacking;  // of grids that have no room
+  std::optional<double> least_lacking;  // over grids that do not fit
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
     report(
@@ -175,7 +175,7 @@ Outcome megatron(const Request& request) {
             some,
             Nanoseconds{
                 static_cast<int64_t>(static_cast<double>(request.faster_than->value) / kOfBound)});
-        // What a stage takes for all micro-batches is more with more of them.
+        // A stage's time for all micro-batches grows with their number.
         std::erase_if(degrees, [&](int degree) {
           return std::ranges::find(some, grid(count, degree)) == some.end();
         });

@@ -28,14 +28,14 @@
 namespace medley {
 namespace {
 
-// Ends a search that another one has made needless. It is no Error: none of its candidates fails.
+// Ends a search that another one made useless. It is no Error: none of its candidates fails.
 struct NobodyWaits {};
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
   return price(request, lower(request, plan));
 }
 
-// The rows of the table that `auto` asks, in its order.
+// Returns the rows of the table that `auto` runs, in order.
 std::vector<size_t> asked_by_auto() {
   std::vector<size_t> rows;
   for (const AskedByAuto turn : {AskedByAuto::kFirst, AskedByAuto::kNext, AskedByAuto::kLast})
@@ -44,7 +44,7 @@ std::vector<size_t> asked_by_auto() {
   return rows;
 }
 
-// The plan whose predicted step is shortest; of equals that of the earlier row of the table.
+// Finds the plan with the shortest predicted step; ties go to the earlier row of the table.
 class Auto {
  public:
   explicit Auto(const Request& request)
@@ -103,7 +103,7 @@ class Auto {
     take(i, answered(one, name(i)));
   }
 
-  // Returns the plan of a strategy, or why it fails; the others go on.
+  // Returns the plan of a strategy, or its failure; the others continue.
   static Outcome answered(const Request& one, const std::string& strategy) {
     Outcome answer = Infeasible{};
     if (auto why = why_left_out(one, [&] { answer = one.ask(strategy); }))
@@ -119,8 +119,8 @@ class Auto {
       reasons_[rows_[i]] = {std::move(*why)};
   }
 
-  // This one, a search for a mesh, beside those behind it: it is mostly one thing after another,
-  // and has nothing in common with searches for chains.
+  // Runs this search for a mesh in parallel with later ones. It is mostly sequential and shares
+  // nothing with searches for chains.
   void ask_beside(size_t i) {
     const std::map<std::string, Outcome> known = known_;
     Request one = limited();
@@ -136,8 +136,8 @@ class Auto {
     take(i, std::move(answer));
   }
 
-  // Where each device has room for the whole model, the best mesh is found sooner than chains are,
-  // which then have a plan to beat. Returns false if it was asked.
+  // If the model fits on each device, the best mesh is found sooner than chains, which then have a
+  // plan to beat. Returns false if hap has already run.
   bool ask_meshes(size_t next) {
     const auto early = rows_.begin() + static_cast<std::ptrdiff_t>(next);
     const auto hap = std::find_if(
@@ -148,7 +148,7 @@ class Auto {
     return true;
   }
 
-  // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
+  // Searches meshes of one pool, which harp's chains search less closely.
   void ask_pools() {
     pools_asked_ = true;
     const std::vector<DevicePool> pools = pools_of(request_);
@@ -165,9 +165,9 @@ class Auto {
     }
   }
 
-  // Whether the model on a mesh of the pool takes longer than the best plan, or has no room, by
-  // sums over the layers of chains: these cost far less than a search for the mesh. False where
-  // there were no chains.
+  // Returns whether the model on a mesh of the pool is slower than the best plan, or does not fit,
+  // by sums over the layers of chains. These cost far less than a search for the mesh. Returns
+  // false without chains.
   bool is_slow(const DevicePool& pool) const {
     const double room =
         request_.cluster.kind(pool.devices[0]).memory_bytes * static_cast<double>(kSumsOff) / 100;
@@ -177,8 +177,8 @@ class Auto {
                                  best_time_);
   }
 
-  // The same for a mesh of all devices, whatever its room. Overlap of messages and compute hides
-  // half of the sums at most.
+  // Like is_slow(), for a mesh of all devices with any memory. Overlap of messages and compute
+  // hides at most half of the sums.
   bool is_slow_mesh() const {
     const std::vector<int> devices = devices_of(request_);
     return is_slow({devices, speeds_of(request_, devices)},
@@ -197,7 +197,7 @@ class Auto {
            !step_on_mesh(request_, mesh, counts, room, below, *chains->second);
   }
 
-  // What the first ones answered in haste they are asked again.
+  // Runs the first strategies again, which may have failed under a limit.
   Infeasible explain() const {
     std::vector<std::pair<std::string, Infeasible>> reasons;
     for (const auto& [row, reason] : reasons_) {
@@ -214,14 +214,14 @@ class Auto {
   }
 
   const Request& request_;
-  std::vector<size_t> rows_;  // of the table, as they are asked
+  std::vector<size_t> rows_;  // table rows, in running order
   std::map<std::string, Outcome> known_;
-  std::map<int, std::shared_ptr<StageSynthesis>> stages_;  // what is searched alike is done once
+  std::map<int, std::shared_ptr<StageSynthesis>> stages_;  // shares repeated searches
   std::optional<Plan> best_;
   Nanoseconds best_time_;
   size_t best_row_ = 0;
   std::map<size_t, Infeasible> reasons_;  // [row]
-  std::optional<Nanoseconds> least_;      // no pipelines that were searched take less
+  std::optional<Nanoseconds> least_;      // bound of all searched pipelines
   bool pools_asked_ = false;
 };
 
@@ -245,12 +245,11 @@ const Strategy* find_strategy(std::string_view name) {
       "strategy", '"' + request.strategy + '"', fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-// Devices that are not connected cannot train one model. It suffices to look at two nodes of a
-// pool, and at two devices of a node.
+// Checks that all devices are connected. Two nodes of a pool and two devices of a node suffice.
 void check_reachable(const Request& request) {
   const Topology& topology = request.costs->topology();
-  std::map<std::pair<int, int>, int> nodes;  // (pool, node) -> devices looked at
-  std::map<int, int> pools;                  // -> nodes looked at
+  std::map<std::pair<int, int>, int> nodes;  // (pool, node) -> devices checked
+  std::map<int, int> pools;                  // pool -> nodes checked
   std::vector<int> examples;
   for (int device : devices_of(request)) {
     const Device& at = request.cluster.devices[static_cast<size_t>(device)];
@@ -376,7 +375,7 @@ Outcome plan(const Request& request) {
     asked.cache.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
   if (request.loss_over_microbatches) {
     if (!analysis) asked.cache.analysis = &analysis.emplace(*request.cache.analysis);
-    analysis->coupling.clear();  // rows meet within a micro-batch only
+    analysis->coupling.clear();  // cross-sample dependence only within a micro-batch
   }
   if (request.survive > 0)
     asked.besides = [&](const Program& program, Nanoseconds step) {

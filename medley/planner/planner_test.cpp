@@ -36,7 +36,7 @@ class Planner : public ::testing::Test {
     cluster = two_and_two(1e9);
   }
 
-  // Two devices and two that take twice as long for everything.
+  // Returns two devices and two that are half as fast at everything.
   static Cluster two_and_two(double memory_bytes) {
     DeviceKind kind;
     kind.name = "whole";
@@ -117,7 +117,7 @@ TEST_F(Planner, ProportionalGivesRowsBySpeed) {
               ElementsAre(20, 20, 10, 10));
 }
 
-// Whoever has no rows still takes part in the sums.
+// Devices without rows still take part in the sums.
 TEST_F(Planner, FewerRowsThanDevicesLeavesZeros) {
   EXPECT_THAT(rows_of(planned(request("data-parallel-even", 3))), ElementsAre(1, 1, 1, 0));
   EXPECT_THAT(rows_of(planned(request("data-parallel-proportional", 2))), ElementsAre(1, 1, 0, 0));
@@ -134,7 +134,7 @@ TEST_F(Planner, AutoTakesTheShortestStep) {
   EXPECT_EQ(step("auto"), shortest);
 }
 
-// What a strategy finds does not depend on a limit that it can meet.
+// A strategy's result does not depend on a limit that it can meet.
 TEST_F(Planner, GivesUpWhereItCannotBeFaster) {
   const CostModel costs(cluster);
   for (const std::string strategy : {"megatron", "hap", "harp"}) {
@@ -158,7 +158,7 @@ TEST_F(Planner, RowsBySpeedKeepAllDevicesBusy) {
   EXPECT_NEAR(seconds(0), seconds(3), 0.02 * seconds(0));
 }
 
-// A data-parallel plan is one mesh and the rows: nothing names an op or a parameter.
+// A data-parallel plan has one mesh and the rows, without ops or parameters.
 TEST_F(Planner, PlansSayNoMoreThanRows) {
   for (const Strategy& strategy : strategies()) {
     const Plan found = planned(request(std::string(strategy.name), 60));
@@ -188,7 +188,7 @@ TEST_F(Planner, OnlyTheDevicesAsked) {
   EXPECT_THAT(rows_of(found), ElementsAre(4, 8));
 }
 
-// A wide layer, of which the devices with little memory cannot hold a quarter.
+// A quarter of a wide layer does not fit on devices with little memory.
 TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
   std::string text = LocalFiles().read("tests/data/mlp.graph");
   const auto widen = [&](const std::string& from, const std::string& to) {
@@ -210,7 +210,7 @@ TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
     EXPECT_LE(static_cast<double>(each.use.peak), cluster.kind(each.device).memory_bytes);
 }
 
-// One device, one micro-batch: nothing can be divided, only computed again.
+// One device, one micro-batch: only recomputation is possible.
 TEST_F(Planner, HapRecomputesWhereMemoryIsShort) {
   graph = parse_graph(LocalFiles().read("python/tests/golden/gpt.graph"), "gpt.graph");
   cluster.devices.resize(1);
@@ -234,7 +234,7 @@ TEST_F(Planner, MemoryDecidesTheMicrobatches) {
   const Plan found = planned(request("data-parallel-even", 400));
   const size_t count = found.pipelines[0].microbatches.size();
   EXPECT_GT(count, 1u);
-  // One less does not fit.
+  // One micro-batch less does not fit.
   Request fewer = request("data-parallel-even", 400);
   fewer.microbatches = static_cast<int64_t>(count) - 1;
   const Outcome outcome = plan(fewer);
@@ -253,7 +253,7 @@ TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
             HasSubstr("\n  hap: fast/0/0 (whole) needs ")));
 }
 
-// In few short lines: each reason once, with the strategies that it holds for, then advice.
+// Each reason appears once, with its strategies, in a few short lines, then advice.
 TEST_F(Planner, WhyNothingFitsIsShort) {
   cluster = two_and_two(2e3);
   const Outcome outcome = plan(request("auto", 4));
@@ -296,7 +296,7 @@ TEST_F(Planner, RequestsThatMakeNoSense) {
   EXPECT_EQ(refusal(wanted), "devices: found \"fast/0/0\" twice, expected it once");
 }
 
-// No price on memory and no number of micro-batches in between is tried.
+// The search tries no memory price and no number of micro-batches in between.
 TEST_F(Planner, HapSearchesNoFurtherWhereWhatHoldsLeastDoesNotFit) {
   cluster = two_and_two(2e3);
   Request asked = request("hap", 64);
@@ -306,7 +306,7 @@ TEST_F(Planner, HapSearchesNoFurtherWhereWhatHoldsLeastDoesNotFit) {
   EXPECT_THAT(told, ElementsAre("hap with 1 micro-batches", "hap: what holds least"));
 }
 
-// As many pools as devices: they are searched as one, and what is found is as good.
+// There are as many pools as devices: they are searched as one, with an equally good result.
 TEST_F(Planner, ManyPoolsThatDifferInTheirNamesOnlyArePlannedAsOne) {
   const auto with_pools = [&](int pools, int nodes) {
     Cluster many;
@@ -333,7 +333,7 @@ TEST_F(Planner, ManyPoolsThatDifferInTheirNamesOnlyArePlannedAsOne) {
   }
 }
 
-// An interrupt that whoever shows progress sees.
+// An interrupt raised by the progress callback.
 TEST_F(Planner, WhatProgressThrowsEndsIt) {
   struct Interrupted {};
   for (const std::string strategy : {"auto", "hap", "hap-even", "harp", "megatron"}) {

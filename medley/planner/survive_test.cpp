@@ -22,7 +22,7 @@ class Survive : public ::testing::Test {
       : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")),
         analysis(analyse(graph, {})) {}
 
-  // Nodes of one device: so many, and so many that take twice as long.
+  // Returns nodes of one device: `fast` ones, and `slow` ones at half the speed.
   static Cluster nodes(int fast, int slow, double bandwidth, double memory = 1e9) {
     DeviceKind kind;
     kind.name = "whole";
@@ -48,7 +48,7 @@ class Survive : public ::testing::Test {
                  .survive = survive});
   }
 
-  // What a plan is chosen by, and whether it needs copies.
+  // Returns the criterion of a plan, and whether it needs copies.
   std::pair<Nanoseconds, Survival> priced(const Plan& plan, const Cluster& cluster) const {
     const Program program = lower(analysis, plan, cluster);
     const Nanoseconds step = simulate(program, CostModel(cluster)).step;
@@ -60,7 +60,7 @@ class Survive : public ::testing::Test {
   GraphAnalysis analysis;
 };
 
-// Rows are divided, and every device has all of the state.
+// Rows are divided, and every device has the full state.
 TEST_F(Survive, StateOnTwoNodesNeedsNoCopies) {
   const Cluster cluster = nodes(1, 1, 1e8);
   const auto found = std::get<Plan>(asked(cluster, "data-parallel-even", 1));
@@ -83,14 +83,14 @@ TEST_F(Survive, WhatOnlyOneDeviceHasIsRefused) {
               HasSubstr("of the state are on one node, and no other node has room for a copy"));
 }
 
-// As often as costs a fiftieth of the time, and not with every step.
+// Copies cost a fiftieth of the time, and do not occur in every step.
 TEST_F(Survive, CopiesAreMadeSoOftenThatTheyCostAFiftieth) {
   EXPECT_EQ((Survival{.bytes = 1, .copies = {8'000}, .every = 40}.costs()), Nanoseconds{200});
   EXPECT_EQ((Survival{.without = 1, .copies = {}}.costs()), Nanoseconds{int64_t{1} << 60});
 }
 
-// All strategies, on each choice of devices, in one to four micro-batches: none that outlives a
-// node is better than what is chosen. MEDLEY_SURVIVE_CLUSTERS of twelve clusters, one if not set.
+// Tries all strategies on each choice of devices, in one to four micro-batches: none that tolerates
+// node loss beats the result. MEDLEY_SURVIVE_CLUSTERS of twelve clusters, one if not set.
 TEST_F(Survive, NoneOfAllPlansIsBetter) {
   const auto most = static_cast<int>(seeds_of("MEDLEY_SURVIVE_CLUSTERS", 1));
   int differs = 0, seen = 0;
