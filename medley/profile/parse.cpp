@@ -60,7 +60,7 @@ DType read_dtype(const JsonPlace& at) {
   return *dtype;
 }
 
-// The op's name is what stands before the operands.
+// The op's name precedes the operands.
 void read_key(const JsonPlace& at, SizedOp& op) {
   op.key = read_text(at);
   const size_t end = op.key.find('(');
@@ -133,7 +133,7 @@ CollectiveMeasurement read_collective(const JsonPlace& at) {
   return each;
 }
 
-// Sorts; `place` is where the measurements stand, in words.
+// Sorts measurements and rejects duplicates; `place`: their location, as text.
 template <typename Measurement, typename Place>
 void sort_unique(std::vector<Measurement>& all, std::string_view file, const Place& place) {
   const auto before = [](const Measurement& a, const Measurement& b) { return key(a) < key(b); };

@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-// set_union takes what both have from its first range.
+// set_union takes common elements from its first range.
 template <typename Measurement>
 std::vector<Measurement> merged(const std::vector<Measurement>& earlier,
                                 const std::vector<Measurement>& later) {

@@ -58,7 +58,7 @@ Cluster cluster_of(const std::vector<std::string>& kinds) {
   return cluster;
 }
 
-// The file is as print() writes it, so that this test shows the printed form.
+// The file is written by print(), so it shows the printed form.
 TEST(Profile, WhatIsPrintedParsesBackEqual) {
   const Profile profile = parse_profile(read_file(), "p.json");
   EXPECT_EQ(print(profile), read_file());
@@ -176,7 +176,7 @@ TEST(Profile, RefusalsNamePlaceFoundAndExpected) {
     EXPECT_EQ(refusal(replaced(read_file(), from, to)), sentence);
 }
 
-// Measurements of "new" replace those of "old"; what only one has stays.
+// Measurements of "new" replace those of "old"; unmatched ones stay.
 TEST(Profile, MergeTakesTheLaterOfTwo) {
   const Profile old{
       "null", {measurement("x", "a()", 1), measurement("x", "b()", 2)}, {}, {{"x", 2}}};
@@ -231,7 +231,7 @@ TEST(Profile, OfLinksOnlyFitsWhereTheyAre) {
   EXPECT_THROW(verify(profile, cluster), Error);
 }
 
-// Whatever bytes change, the answer is a valid profile or a sentence.
+// Any change of bytes gives a valid profile or an error.
 TEST(Profile, MutatedFilesNeverCrash) {
   const std::string file = read_file();
   const char alphabet[] = "{}[]\",:0123456789.eE+-ntfaNI\\u\n\xff";

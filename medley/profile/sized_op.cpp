@@ -22,7 +22,7 @@ class Hash {
   uint64_t state_ = 0xcbf29ce484222325;
 };
 
-// Writes a key to anything that text can be appended to: a string, or a hash of it.
+// Writes a key to a sink of text: a string, or a hash of it.
 template <typename Sink>
 class KeyWriter {
  public:

@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// Of an op with b = 96 and offset = 32.
+// Returns the key of an op with b = 96 and offset = 32.
 std::string key_of(const std::vector<std::string>& inputs, const std::string& op) {
   const Graph graph = one_op(inputs, op);
   const std::vector<int64_t> symbols{96, 48, 32, 200};
@@ -26,7 +26,7 @@ TEST(SizedOp, KeyHasTypesAndArguments) {
             "aten.mul.Scalar(f32[96,512], 0.5) -> f32[96,512]");
 }
 
-// Two shards of equal size are one measurement, wherever they start.
+// Two shards of equal size are one measurement, for any offsets.
 TEST(SizedOp, SizesAndOffsetsAmongTheArgumentsAreLeftOut) {
   EXPECT_EQ(key_of({"f32[100, 8]", "i64[b]"},
                    "medley.embedding_select.default(%0, %1, offset) : f32[b, 8]"),
