@@ -53,7 +53,7 @@ PipelineOrder with_late_weights(PipelineOrder order, const std::vector<int>& lat
     MEDLEY_CHECK(late[stage] >= 0);
     if (late[stage] == 0) continue;
     const StageOrder whole = std::exchange(order[stage], {});
-    int next = 0;  // whose gradients of weights come next
+    int next = 0;  // micro-batch of the next weight gradients
     for (const PipelineCall& call : whole) {
       order[stage].push_back(call);
       if (call.function == PipelineFunction::kBackward && call.microbatch - next + 1 == late[stage])

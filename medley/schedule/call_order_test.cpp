@@ -39,7 +39,7 @@ TEST(OrderCalls, WarmsUpAlternatesAndCoolsDown) {
   EXPECT_THAT(peak_in_flight(order), ElementsAre(3, 2, 1));
 }
 
-// Those of the header.
+// The orders drawn in the header.
 TEST(OrderCalls, GradientsOfWeightsComeAsLateAsTheyMay) {
   std::vector<std::string> texts;
   for (const StageOrder& calls : with_late_weights(order_calls({3, 2, 1}, 4), {0, 1, 2}))
@@ -108,7 +108,7 @@ TEST(Verify, NamesTheCallThatIsWrong) {
   EXPECT_THAT(fault_of(order, 2), HasSubstr("stage 1: W0 comes before B0"));
 }
 
-// What order_calls() refuses: the second stage wants F1, the first waits for B0.
+// order_calls() rejects this: the second stage needs F1, the first waits for B0.
 TEST(Verify, FindsADeadlockBetweenStages) {
   const PipelineOrder order = {{forward(0), backward(0), forward(1), backward(1)},
                                {forward(0), forward(1), backward(0), backward(1)}};
@@ -117,7 +117,7 @@ TEST(Verify, FindsADeadlockBetweenStages) {
             "stage 1 cannot start F1, which waits for F1 of stage 0");
 }
 
-// The case drawn in the header; slots between the two stages are the only difference.
+// The case drawn in the header, with slots between the two stages as only difference.
 TEST(Verify, FindsADeadlockOfSlots) {
   const PipelineOrder order = order_calls({4, 1}, 6);
   EXPECT_THAT(fault_of(order, 6, {{}, {1}}),
@@ -127,7 +127,7 @@ TEST(Verify, FindsADeadlockOfSlots) {
   EXPECT_EQ(fault_of(order, 6, {{}, {2}}), "");
 }
 
-// As the header says: (d - 1) / 2 slots stop both stages, one more does not.
+// As in the header: (d - 1) / 2 slots stop both stages, one more does not.
 TEST(Verify, SlotsThatAreTooFew) {
   for (int later = 1; later <= 3; ++later)
     for (int growth = 0; growth <= 8; ++growth)
@@ -137,7 +137,7 @@ TEST(Verify, SlotsThatAreTooFew) {
             << later << " + " << growth << ", " << slots;
 }
 
-// The counts of any schedule can be executed with the slots that they ask for.
+// The counts of any schedule can be executed with their slots.
 TEST(Verify, CountsThatDoNotGrowNeverDeadlock) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     std::mt19937_64 random(seed);
@@ -153,8 +153,8 @@ TEST(Verify, CountsThatDoNotGrowNeverDeadlock) {
   }
 }
 
-// Whether calls can be executed is whether their waits have no cycle: here found by taking away,
-// again and again, whatever waits for nothing that is left.
+// Returns whether waits have a cycle, which prevents execution: removes calls without remaining
+// waits until none is left or none can go.
 bool has_cycle(const PipelineOrder& order) {
   std::vector<std::pair<size_t, PipelineCall>> left;
   for (size_t stage = 0; stage < order.size(); ++stage)
@@ -178,8 +178,8 @@ bool has_cycle(const PipelineOrder& order) {
   return !left.empty();
 }
 
-// Orders that can be executed pass; with some calls of a stage swapped, they pass or fail as the
-// search for a cycle says.
+// Executable orders pass. With some calls of a stage swapped, the result equals that of the search
+// for a cycle.
 TEST(Verify, AgreesWithTheSearchForACycle) {
   int deadlocks = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {

@@ -34,7 +34,7 @@ PipelineOrder of_in_flight(const ScheduleChoice& choice, PipelineSize size, Pipe
   return order_calls(held_to(size.microbatches, choice.in_flight), size.microbatches);
 }
 
-// What the first stage makes nobody waits for.
+// No stage waits for results of the first stage.
 Expected expected_late(const ScheduleChoice& choice, PipelineSize) {
   const std::vector<int64_t>& counts = choice.late_weights;
   if (counts.empty() || (counts[0] == 0 && std::ranges::min(counts) >= 0)) return std::nullopt;

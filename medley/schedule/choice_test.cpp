@@ -28,8 +28,8 @@ TEST(ScheduleChoice, MeansOneListOfCallsForEachStage) {
   EXPECT_THAT(texts({.at_once = 2}, {1, 3}), ElementsAre("F0-1 B0-1 F2 B2"));
 }
 
-// Whatever the fields of the table say: if it suits, every call is made once, and the stages do not
-// wait for each other for ever.
+// For any fields of the table without a fault, every call occurs once, and the stages never
+// deadlock.
 TEST(ScheduleChoice, CanBeExecutedWhereItHasNoFault) {
   std::map<std::string_view, int> used;
   for (uint64_t seed = 0; seed < 2000; ++seed) {

@@ -8,7 +8,7 @@
 namespace medley {
 namespace {
 
-// The counts min(B, growth (S - i - 1) + 1).
+// Returns the counts min(B, growth (S - i - 1) + 1).
 std::vector<int> growing(int stages, int microbatches, int growth) {
   MEDLEY_CHECK(stages >= 1 && microbatches >= 1);
   std::vector<int> counts;

@@ -18,7 +18,7 @@ Nanoseconds slowest_stage(const PipelineTimes& times) {
   return slowest;
 }
 
-// Counts from the last stage backwards; growth(boundary) is d.
+// Returns counts from the last stage backwards; growth(boundary) is d.
 template <typename Growth>
 std::vector<int> grow(const PipelineTimes& times, Growth growth) {
   std::vector<int> counts(times.num_stages(), 1);
@@ -27,8 +27,8 @@ std::vector<int> grow(const PipelineTimes& times, Growth growth) {
   return counts;
 }
 
-// Returns the counts with one more or fewer on a stage: stages before it have as many at least,
-// those behind at most. Nothing if there is no room.
+// Returns the counts with one more or fewer on a stage. Earlier stages have at least as many, later
+// ones at most. Returns nullopt beyond `room`.
 std::optional<std::vector<int>> moved(std::vector<int> counts,
                                       size_t stage,
                                       int change,
@@ -101,7 +101,7 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
   consider("eager-1f1b", eager_one_f_one_b(stages, microbatches));
   consider("widest", widest);
 
-  // One more or one fewer on some stage, and on its neighbours what that needs.
+  // Tries one more or fewer on some stage, with the changes on neighbours that it needs.
   int timings = 0;
   for (bool better = true; better;) {
     better = false;

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-constexpr int kStageTime = 3'000'000;  // one unit of the table: forward a third, backward two
+constexpr int kStageTime = 3'000'000;  // one unit: a third forward, the rest backward
 
 ScheduleRequest equal_stages(const std::vector<double>& transfers, int microbatches = 64) {
   MicrobatchTimes times;
@@ -38,7 +38,7 @@ struct Row {
   double formula, one_f_one_b, eager, published, ideal;
 };
 
-// Equal stages, F:B = 1:2, 64 micro-batches: what another simulator, of the facts on HARP, found.
+// Equal stages, F:B = 1:2, 64 micro-batches: results of another simulator, of the facts on HARP.
 TEST(H1f1b, TableOfEqualStages) {
   const std::vector<Row> rows = {
       {{0.05}, 65.1, 68.2, 65.1, 68.2, 65.1},
@@ -80,9 +80,9 @@ TEST(H1f1b, CountsOfTheTable) {
   EXPECT_EQ(ideal_in_flight(eight)[0], 15);
 }
 
-// The examples in HARP's code. Of the last two it does not say the transfers, but only one range of
-// ratios gives these counts: at least a half on both boundaries; between a tenth and a half where
-// pools meet, with seven stages in the first one.
+// The examples in HARP's code. For the last two it gives no transfers, but only one range of ratios
+// fits these counts. It is at least a half on both boundaries; then a tenth to a half between
+// pools, with seven stages in the first one.
 TEST(PublishedCounts, ExamplesOfHarpsCode) {
   EXPECT_THAT(published_in_flight(equal_stages({0.345})), ElementsAre(3, 1));
   EXPECT_THAT(published_in_flight(equal_stages({0.5, 0.9})), ElementsAre(7, 4, 1));
@@ -110,7 +110,7 @@ TEST(H1f1b, TakesTheFewestInFlightOfEquallyFast) {
   EXPECT_THAT(found.counts, ElementsAre(3, 2, 1));
 }
 
-// Memory for two: cut off at the limits, the ideal counts are slower by half.
+// Memory for two: clipped at the limits, the ideal counts are slower by half.
 TEST(H1f1b, ShortMemoryIsSharedOutByThePeriod) {
   ScheduleRequest request = equal_stages({1.0, 0.0});
   request.max_in_flight = {2, 2, 2};
@@ -138,7 +138,7 @@ TEST(H1f1b, NeverSlowerThan1f1bOrEagerInTheSameMemory) {
   }
 }
 
-// As drawn, with limits in any case.
+// Returns a random request, always with limits.
 ScheduleRequest sample(uint64_t seed, int max_stages, int max_microbatches) {
   ScheduleRequest request = random_request(seed, max_stages, max_microbatches);
   const int microbatches = request.times.num_microbatches();
@@ -147,7 +147,7 @@ ScheduleRequest sample(uint64_t seed, int max_stages, int max_microbatches) {
   return request;
 }
 
-// Every order in which each stage takes micro-batches one after another.
+// Calls `visit` for every order in which each stage takes micro-batches in sequence.
 void each_order(const std::vector<int>& limits,
                 int microbatches,
                 PipelineOrder& order,
@@ -173,7 +173,7 @@ void each_order(const std::vector<int>& limits,
   order.pop_back();
 }
 
-// On pipelines small enough to try everything: how far from the best of all orders within memory.
+// Compares small pipelines with the best of all orders within memory.
 TEST(H1f1b, AgainstEveryOrderOfSmallPipelines) {
   int cases = 0, best = 0;
   double worst = 1;
@@ -203,7 +203,7 @@ TEST(H1f1b, AgainstEveryOrderOfSmallPipelines) {
   EXPECT_LT(worst, 1.19);
 }
 
-// On larger ones, from the best of all counts within memory.
+// Compares larger pipelines with the best of all counts within memory.
 TEST(H1f1b, AgainstAllCounts) {
   int cases = 0, best = 0;
   double worst = 1, sum = 0;

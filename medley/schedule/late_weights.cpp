@@ -27,7 +27,7 @@ LateWeights late_weights(const PipelineTimes& times,
   MEDLEY_CHECK_EQ(after.size(), in_flight.size());
   for (size_t s = 0; s < most.size(); ++s)
     if (!takes_time_for_weights(times, s)) most[s] = 0;
-  Nanoseconds least;  // with any counts: a stage is busy for as long
+  Nanoseconds least;  // bound for any counts: a stage's busy time
   BestCounts best([&](const std::vector<int>& counts) {
     const StageEnds timing = time_ends(in_flight, times, counts);
     Nanoseconds finish;

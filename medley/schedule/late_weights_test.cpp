@@ -29,8 +29,7 @@ std::vector<int> limits(int stages, int most) {
   return all;
 }
 
-// The last stage waits for the first forward passes, and nobody for more than that: a third of
-// 1F1B's bubble.
+// The last stage waits for the first forward passes, others for no more: a third of 1F1B's bubble.
 TEST(LateWeights, OfEqualStagesWaitForTheFirstMicroBatchOnly) {
   for (const int stages : {2, 4, 6}) {
     const PipelineTimes times = equal_stages(stages, 4 * stages, 1);
@@ -51,7 +50,7 @@ TEST(LateWeights, WhoseWeightsTakeNoTimeStaysWhole) {
               Each(0));
 }
 
-// Two stages end at the same time; the second one then sums its gradients for longer.
+// Two stages end at one time; the second one then sums its gradients for longer.
 TEST(LateWeights, UpdatesAreWaitedFor) {
   const PipelineTimes times = equal_stages(2, 8, 1);
   const LateWeights at_once = late_weights(times, {2, 1}, {0, 8}, nothing(2));
@@ -61,7 +60,7 @@ TEST(LateWeights, UpdatesAreWaitedFor) {
   EXPECT_EQ(found.finish, found.whole);
 }
 
-// Never slower than without, within the limits, and the order can be executed.
+// The result is never slower than without deferral, within the limits, and executable.
 TEST(LateWeights, OfRandomPipelines) {
   int faster = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {

@@ -9,7 +9,7 @@ namespace {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The longest times of any size of micro-batch.
+// The longest times over all sizes of micro-batches.
 struct Longest {
   std::vector<int64_t> stages, round_trips;
   int64_t least_period = 0;  // with unlimited memory
@@ -67,7 +67,7 @@ std::vector<int> counts_for_period(Nanoseconds period, const PipelineTimes& time
 std::vector<int> counts_within(const std::vector<int>& limits, const PipelineTimes& times) {
   const Longest longest(times);
   MEDLEY_CHECK_EQ(limits.size(), longest.stages.size());
-  // At `high` one micro-batch in flight is enough everywhere.
+  // At `high` one micro-batch in flight suffices everywhere.
   int64_t low = std::max<int64_t>(1, longest.least_period), high = low;
   for (const int64_t time : longest.stages) high += time;
   for (const int64_t time : longest.round_trips) high += time;

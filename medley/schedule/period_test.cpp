@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Two stages of 3, a transfer of 1: 1F1B sees it twice per two micro-batches, (3 + 3 + 2) / 2.
+// Two stages of 3, a transfer of 1: 1F1B exposes it twice per two micro-batches, (3 + 3 + 2) / 2.
 TEST(SteadyPeriod, OfTwoStages) {
   const PipelineTimes times = equal_microbatches({{{{1}, {2}}, {{1}, {2}}}, {{{1}, {1}, {}}}}, 9);
   EXPECT_EQ(steady_period({1, 1}, times), Nanoseconds{8});
@@ -21,8 +21,8 @@ TEST(SteadyPeriod, OfTwoStages) {
   EXPECT_EQ(steady_period({3, 1}, times), Nanoseconds{3});
 }
 
-// No estimate: once the pipeline is full, this is what the timer shows, to the nanosecond. 2520 is
-// a multiple of every number of micro-batches that a loop may hold.
+// The steady-state period equals the timer's exactly. 2520 is a multiple of every possible number
+// of micro-batches in a cycle.
 TEST(SteadyPeriod, IsWhatTheTimerShows) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const MicrobatchTimes one = random_request(seed, 6, 1).times.sizes[0];
@@ -57,7 +57,7 @@ TEST(CountsWithin, AreTheLeastOfTheShortestPeriod) {
   }
 }
 
-// Equal stages, memory for all: the growth of H-1F1B.
+// Equal stages, unlimited memory: the growth of H-1F1B.
 TEST(CountsForPeriod, EqualStagesGiveTheIdealCounts) {
   for (int64_t c = 0; c <= 90; ++c) {
     const ScheduleRequest request{equal_microbatches({{{{30}, {60}}, {{30}, {60}}, {{30}, {60}}},
@@ -69,8 +69,8 @@ TEST(CountsForPeriod, EqualStagesGiveTheIdealCounts) {
   }
 }
 
-// Memory for two, a slow link behind the first stage. The ideal counts, cut off at the limits,
-// leave the link one micro-batch at a time: the second stage holds both.
+// Memory for two, a slow link after the first stage. The ideal counts, clipped at the limits, leave
+// the link one micro-batch at a time: the second stage has both.
 TEST(CountsWithin, LeaveRoomForTheSlowBoundary) {
   const PipelineTimes times = equal_microbatches(
       {{{{2}, {4}}, {{2}, {4}}, {{2}, {4}}}, {{{6}, {6}, {}}, {{0}, {0}, {}}}}, 30);

@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-// The orders of counts that depend on nothing but these two numbers: held to the limits, and not.
+// Returns orders whose counts depend only on these two numbers, with and without limits.
 template <std::vector<int> (*kCounts)(int stages, int microbatches)>
 Schedule of_counts(std::string_view name, std::string_view help) {
   return {name,

@@ -33,8 +33,8 @@ TEST(Schedules, AreFoundByName) {
   }
 }
 
-// Whatever times, limits and pools: each schedule calls everything once, in an order that comes to
-// its end, within memory, and the timer agrees.
+// For any times, limits and pools, each schedule makes every call once, ends, fits in memory, and
+// agrees with the timer.
 TEST(Schedules, CanBeExecutedWithinMemory) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     const ScheduleRequest request = random_request(seed, 6, 20);
@@ -62,7 +62,7 @@ PipelineOrder with_late_weights(const PipelineOrder& order, const PipelineTimes&
   return with_late_weights(order, late.counts);
 }
 
-// The drawings of a file, each below a line that says what it is of.
+// Returns the drawings of a file, each below its title line.
 std::vector<Drawing> drawings(const std::filesystem::path& path) {
   static const std::regex kTitle(
       R"(^(/?/? *)(([\w-]+): (\d+) stages, (\d+) micro-batches, forward (\d+), backward (\d+), transfer (\d+)(, room for (\d+))?(, weights (\d+))?)$)");
@@ -96,8 +96,8 @@ std::vector<Drawing> drawings(const std::filesystem::path& path) {
   return all;
 }
 
-// Every schedule is drawn in a header of this folder; what is drawn there and in the documentation
-// is what it does.
+// Every schedule is drawn in a header of this folder; drawings there and in the documentation match
+// its order.
 TEST(Schedules, AreAsDrawn) {
   std::set<std::string> drawn;
   for (const auto& entry : std::filesystem::directory_iterator("medley/schedule")) {

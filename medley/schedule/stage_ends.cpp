@@ -68,7 +68,7 @@ class Rounds {
 
   void go_backward(int round) {
     const MicrobatchTimes& times = of(round);
-    int64_t arrival = 0;  // of the gradient from the stage behind
+    int64_t arrival = 0;  // gradient from the next stage
     for (size_t stage = last_.size(); stage-- > 0;) {
       const StageTimes& own = times.stages[stage];
       const int late = late_[stage];
@@ -85,14 +85,14 @@ class Rounds {
     }
   }
 
-  // Moves the state behind rounds that only repeat earlier ones; returns their number.
+  // Skips rounds that only repeat earlier ones; returns their number.
   int skip(int round) {
     if (round + 1 >= microbatches_) return 0;
     const int end = run_end_[at(round + 1)];
-    const int left = end - in_flight_[0] - round;  // rounds with micro-batches of this run alone
+    const int left = end - in_flight_[0] - round;  // rounds with only this run's micro-batches
     if (left < 1) return 0;
     const int most_late = *std::ranges::max_element(late_);
-    const int oldest = round + 1 - std::max(0, most_late - 1);  // whose weights come next
+    const int oldest = round + 1 - std::max(0, most_late - 1);  // the next weights are its
     if (oldest < 0 || run_end_[at(oldest)] != end) return 0;
     if (kept_run_ != end) {
       kept_run_ = end;
@@ -137,7 +137,7 @@ class Rounds {
     });
   }
 
-  // Returns how much later the state is if it is else the one that was kept, or -1.
+  // Returns the time shift from the stored state if the states are otherwise equal, or -1.
   int64_t repeats() {
     const int64_t shift = last_[0] - kept_[0];
     size_t i = 0;
@@ -163,13 +163,13 @@ class Rounds {
 
   const PipelineTimes& times_;
   const int microbatches_;
-  std::vector<int> in_flight_, late_;                              // [stage]
-  std::vector<int> run_end_;                                       // [micro-batch] of its size
+  std::vector<int> in_flight_, late_;  // [stage]
+  std::vector<int> run_end_;           // [micro-batch] end of its run of equal sizes
   std::vector<int64_t> last_, activations_free_, gradients_free_;  // [stage], [boundary]
-  std::vector<std::deque<int64_t>> waiting_;  // [boundary] arrivals that are not read yet
-  std::vector<int64_t> kept_;                 // the state of an earlier round
+  std::vector<std::deque<int64_t>> waiting_;                       // [boundary] unread arrivals
+  std::vector<int64_t> kept_;                                      // state of an earlier round
   int kept_round_ = 0, kept_run_ = -1;
-  int patience_ = 0;  // rounds until a later one is kept
+  int patience_ = 0;  // rounds until a later one is stored
 };
 
 }  // namespace

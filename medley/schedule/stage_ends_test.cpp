@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// One to three sizes of micro-batches in long runs, some with weights of their own.
+// Returns one to three sizes of micro-batches in long runs, some with separate weights.
 PipelineTimes draw_times(uint64_t seed, std::mt19937_64& random) {
   PipelineTimes times = random_request(seed, 7, 1).times;
   times.sizes.resize(1 + random() % 3, times.sizes[0]);
@@ -27,7 +27,7 @@ PipelineTimes draw_times(uint64_t seed, std::mt19937_64& random) {
   return times;
 }
 
-// 10,000 random cases: the ends, to the nanosecond, of a timer that looks at every call.
+// In 10,000 random cases the ends equal exactly those of the timer of every call.
 TEST(StageEnds, AreThoseOfTheTimer) {
   for (uint64_t seed = 0; seed < 10'000; ++seed) {
     std::mt19937_64 random(seed);

@@ -14,10 +14,10 @@ constexpr Nanoseconds kUnknown{-1};
 // One direction of a boundary.
 struct Link {
   std::vector<Nanoseconds> arrivals;  // [micro-batch], kUnknown until sent
-  Nanoseconds free_at;                // when the last message has left
+  Nanoseconds free_at;                // end of the last message
   size_t sent = 0;
-  // Where there are slots.
-  std::vector<Nanoseconds> taken;  // [n-th message]: when the call that reads it starts
+  // Used with slots only.
+  std::vector<Nanoseconds> taken;  // [n-th message] start of the call that reads it
   std::vector<int> number;         // [micro-batch]: n
   std::vector<TimeSpan> spans;     // [n-th message]
 };
@@ -46,8 +46,8 @@ class Timer {
     }
   }
 
-  // Forward calls come through from the first stage to the last, backward calls the other way: each
-  // stage in turn goes on as far as it can, up and down, until none moves.
+  // Forward calls propagate from the first stage to the last, backward calls the other way. Each
+  // stage advances as far as it can, up and down, until none moves.
   Timing run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -72,7 +72,7 @@ class Timer {
     return next_[stage] > before;
   }
 
-  // Times the next call of the stage. Returns false if what it waits for is not known yet.
+  // Times the next call of the stage. Returns false if an input's time is unknown.
   bool execute(size_t stage) {
     const PipelineCall& call = order_[stage][next_[stage]];
     const auto m = at(call.microbatch);
@@ -114,7 +114,7 @@ class Timer {
     return true;
   }
 
-  // Returns when a call ends that begins then.
+  // Returns the end of a call that begins at `begin`.
   Nanoseconds take(size_t stage, Nanoseconds begin, Nanoseconds time) {
     last_[stage] = begin + time;
     timing_.busy[stage] += time;
@@ -143,7 +143,7 @@ class Timer {
   std::vector<char> has_weights_;              // [stage]
   std::vector<size_t> next_;                   // [stage] call
   std::vector<Link> activations_, gradients_;  // [boundary]
-  std::vector<Nanoseconds> last_;              // [stage] when its last call ends
+  std::vector<Nanoseconds> last_;              // [stage] end of its last call
   Timing timing_;
 };
 

@@ -64,7 +64,7 @@ TEST(Timer, SizesOfMicroBatchesHaveTheirOwnTimes) {
   EXPECT_EQ(timing.finish, Nanoseconds{25});
 }
 
-// With one slot, F2 waits until the next stage has taken message 1.
+// With one slot, F2 waits until the next stage has read message 1.
 TEST(Timer, ACallWaitsForASlot) {
   const PipelineTimes times = equal_microbatches({{{{1}, {1}}, {{5}, {1}}}, {{{0}, {0}, {}}}}, 3);
   const PipelineOrder order = order_calls({3, 3}, 3);
@@ -72,17 +72,17 @@ TEST(Timer, ACallWaitsForASlot) {
   EXPECT_THAT(begins(time_calls(order, times, {1}).calls[0]), ElementsAre(0, 1, 6, 17, 18, 19));
 }
 
-// Another way to the same times: everything starts at 0, and whatever is too early is put off,
-// until nothing is. Stages and links are lines of things to do, in order.
+// Computes the same times differently: everything starts at 0, and jobs that are too early are
+// delayed until none is. Stages and links are ordered lists of jobs.
 struct Job {
-  std::vector<size_t> after;  // jobs that have to have ended
+  std::vector<size_t> after;  // jobs that must end before
   int64_t time, latency = 0;
   int64_t begin = 0;
 };
 
 int64_t finish_by_relaxation(const PipelineOrder& order, const PipelineTimes& times) {
   std::vector<Job> jobs;
-  // Of (stage, call): the job of the call, and of the message that it sends.
+  // [stage, call] -> the job of the call, and of the message that it sends.
   std::map<std::tuple<size_t, bool, int>, size_t> calls, messages;
   for (size_t stage = 0; stage < order.size(); ++stage) {
     size_t before = SIZE_MAX, sent[2] = {SIZE_MAX, SIZE_MAX};
@@ -140,8 +140,8 @@ TEST(Timer, AgreesWithRelaxation) {
   }
 }
 
-// Any order that can be executed, at any times: the timer comes to its end, and never before what
-// no order can beat.
+// For any executable order and any times the timer ends, and not before a lower bound of all
+// orders.
 TEST(Timer, RandomOrdersFinish) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     const ScheduleRequest request = random_request(seed, 6, 12);

@@ -18,7 +18,7 @@ void check_calls(size_t stage, const StageOrder& calls, int microbatches, int li
   const bool has_weights = std::ranges::any_of(
       calls, [](const PipelineCall& call) { return call.function == PipelineFunction::kWeights; });
   int in_flight = 0;
-  StageOrder single;  // calls at once, one micro-batch after the other
+  StageOrder single;  // interleaved calls, one per micro-batch
   for (const PipelineCall& call : calls)
     for (int m = 0; m < call.count; ++m) single.push_back({call.function, call.microbatch + m});
   for (const PipelineCall& call : single) {
@@ -52,7 +52,7 @@ void check_calls(size_t stage, const StageOrder& calls, int microbatches, int li
                          m));
 }
 
-// What was sent over a boundary in one direction.
+// Messages sent over a boundary in one direction.
 struct Messages {
   std::vector<bool> sent;  // [micro-batch]
   int waiting = 0;
@@ -95,7 +95,7 @@ class Execution {
   bool is_alone(size_t stage) const {
     return order_[stage][positions_[stage]].function == PipelineFunction::kWeights;
   }
-  // What the next call of a stage reads and what it sends; null at the ends of the pipeline.
+  // Return the messages that a stage's next call reads and sends; null at the ends of the pipeline.
   Messages* read(size_t stage) {
     if (is_alone(stage)) return nullptr;
     if (goes_forward(stage)) return stage == 0 ? nullptr : &activations_[stage - 1];
@@ -107,7 +107,7 @@ class Execution {
     return stage == 0 ? nullptr : &gradients_[stage - 1];
   }
 
-  // Returns what the next call waits for, empty if it can start.
+  // Returns the obstacle of the next call, empty if it can start.
   std::string obstacle(size_t stage) {
     const bool on = goes_forward(stage);
     const size_t m = microbatch(stage);
