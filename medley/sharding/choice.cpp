@@ -18,8 +18,7 @@ int num_factors(const Factors& factors, OpId op, int label) {
   return static_cast<int>(factors.labels[at(op)][at(label)].size());
 }
 
-// Returns the position of a cut in a tensor whose dims carry these labels, or -1 if the label is
-// absent.
+// Returns the position of a cut in a tensor with these labels of dims, or -1 without the label.
 int find_cut(const Factors& factors,
              OpId op,
              const std::vector<std::vector<int>>& dims,

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kGrows = 3;
 
-// Smaller: the earlier.
+// Returns the rank of a step; steps of lower rank come first.
 int rank_of(const AxisState& from, const AxisState& to) {
   if (from.holding == Holding::kReplicated) return 0;
   if (from.holding == Holding::kSharded) return to.holding == Holding::kSharded ? 2 : kGrows;

@@ -36,8 +36,8 @@ TEST(ConversionSteps, WhatLiesWithinMovesOutOfTheWay) {
               ElementsAre(ConversionStep{0, cut(0)}, ConversionStep{1, cut(0)}));
 }
 
-// Of all pairs: the end is reached, no step is idle, and axis 0 never moves around what axis 1 cuts
-// of the same factor.
+// For all pairs the steps reach the end, each changes something, and axis 0 never moves pieces of a
+// factor that axis 1 cuts.
 TEST(ConversionSteps, AxisZeroNeverMovesAroundAPieceOfAPiece) {
   const std::vector<AxisState> all{
       replicated(), partial_sum(), {Holding::kPartialMax, -1, -1}, cut(0), cut(1), sharded(0, 1)};

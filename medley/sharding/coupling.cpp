@@ -15,13 +15,13 @@
 namespace medley {
 namespace {
 
-// kConstant: of a number that is added, in the place of the second operand.
+// kConstant: for an added number, in place of the second operand.
 enum class Repair : uint8_t { kNone, kSum, kShare, kConstant, kImpossible };
 
-// Every value is free of the batch (R), one row after another (S) or a sum over rows (P).
-// Micro-batches are exact iff every op can keep to these without a reduction and without adding
-// something free of the batch to a sum, which would be added once a micro-batch. Where an op
-// cannot, operands may be repaired: P becomes R where it needs no parameters, R becomes P.
+// Every value is independent of the batch (R), divided by rows (S) or a sum over rows (P).
+// Micro-batches are exact iff every op preserves these without a reduction and without adding R to
+// a sum, which would count once per micro-batch. Otherwise operands may be repaired: P becomes R if
+// it needs no parameters, R becomes P.
 class RowAnalysis {
  public:
   RowAnalysis(const Graph& graph, const Factors& factors, bool may_repair)
@@ -32,7 +32,7 @@ class RowAnalysis {
         known_(graph.values.size()),
         prologues_(graph.values.size()) {}
 
-  // Returns "", or why rows meet. Of an analysis that repairs, what is behind that is not repaired.
+  // Returns "", or the reason for cross-sample dependence. With repairs, the first one that fails.
   std::string run() {
     mark_inputs();
     for (size_t i = 0; i < graph_.ops.size(); ++i)
@@ -55,8 +55,8 @@ class RowAnalysis {
     return "";
   }
 
-  std::map<std::pair<OpId, size_t>, Repair> repairs;  // by op and operand
-  std::map<size_t, Repair> output_repairs;            // by output
+  std::map<std::pair<OpId, size_t>, Repair> repairs;  // [op, operand]
+  std::map<size_t, Repair> output_repairs;            // [output]
 
  private:
   void mark_inputs() {
@@ -99,7 +99,7 @@ class RowAnalysis {
     return producer != kNone && graph_.ops[at(producer)].name.find("zeros") != std::string::npos;
   }
 
-  // Whether prologues can give the sum of the value over the step.
+  // Returns whether prologues can compute the sum of the value over the step.
   bool may_sum(ValueId value) const {
     return known_[at(value)] && prologues_[at(value)] < kPrologues && !has_rows(value);
   }
@@ -116,8 +116,7 @@ class RowAnalysis {
     return Repair::kImpossible;
   }
 
-  // Returns what each operand needs, so that the op can be computed like this; nothing if it
-  // cannot.
+  // Returns the repair of each operand with which the choice is possible; nullopt if it is not.
   std::optional<std::vector<Repair>> fit(OpId op, const Choice& choice, bool repaired) const {
     const std::vector<ValueId> values = operands(graph_.ops[at(op)]);
     const std::vector<AxisState> wanted = operand_states(graph_, factors_, op, choice);
@@ -131,8 +130,8 @@ class RowAnalysis {
     return all;
   }
 
-  // Whether the operand is the weight of a mean, which is summed over all micro-batches before the
-  // first forward pass.
+  // Returns whether the operand is the normaliser of a mean, summed over all micro-batches before
+  // the first forward pass.
   bool is_weight(OpId op, size_t operand) const {
     const ValueId value = operands(graph_.ops[at(op)])[operand];
     return operand == 1 && is_mean_loss(graph_.ops[at(op)]) && may_sum(value) &&
@@ -166,7 +165,7 @@ class RowAnalysis {
     return true;
   }
 
-  // Whether a sum over rows would be read by each row: a micro-batch has only its own part.
+  // Returns whether each row would read a sum over rows, of which a micro-batch has only a part.
   bool spreads(OpId id, const Choice& choice) const {
     const Op& op = graph_.ops[at(id)];
     const std::vector<AxisState> states = result_states(graph_, factors_, id, choice);
@@ -176,7 +175,7 @@ class RowAnalysis {
     return false;
   }
 
-  // A sum over rows and a number: each micro-batch adds its share of the number.
+  // Repairs a sum over rows plus a number: each micro-batch adds its share of the number.
   bool add_constant(OpId id) {
     const Op& op = graph_.ops[at(id)];
     if (op.name != "aten.add.Tensor" && op.name != "aten.sub.Tensor" &&
@@ -240,11 +239,11 @@ class RowAnalysis {
   const Factors& factors_;
   const bool may_repair_;
   std::vector<AxisState> states_;
-  std::vector<bool> known_;     // [value] needs batch, constants and what a step leaves alone only
-  std::vector<int> prologues_;  // [value] after so many it is known, if it is
+  std::vector<bool> known_;     // [value] only needs batch, constants, unchanged buffers
+  std::vector<int> prologues_;  // [value] prologues after which it is known
 };
 
-// Writes the repairs that an analysis has found into a copy of the graph.
+// Applies the repairs of an analysis to a copy of the graph.
 class Repairer {
  public:
   Repairer(const Graph& graph, const RowAnalysis& analysis)
@@ -278,7 +277,7 @@ class Repairer {
   }
 
  private:
-  // Makes an op that adds a number add the share of the micro-batch.
+  // Replaces an added number by the micro-batch's share of it.
   void add_share(Op& op) {
     const TensorType number{type_of(graph_, op.results[0]).dtype, {}};
     const ValueId all = rewrite_.emit_full(op, op.arguments[1], number);

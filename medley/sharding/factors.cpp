@@ -15,8 +15,8 @@
 namespace medley {
 namespace {
 
-// Extents under refinement: a union-find forest whose roots may have been split into an ordered
-// product of other extents.
+// Extents under refinement: a union-find forest whose roots may be split into an ordered product of
+// other extents.
 class ExtentForest {
  public:
   ExtentId add(const Size& size) {
@@ -38,8 +38,8 @@ class ExtentForest {
     for (ExtentId child : std::vector<ExtentId>(at(id).children)) append_leaves(child, leaves);
   }
 
-  // Makes two products of extents equal, factor by factor from the left. Returns false if they have
-  // no common refinement.
+  // Equates two products of extents, factor by factor from the left. Returns false without a common
+  // refinement.
   bool equate(const std::vector<ExtentId>& a, const std::vector<ExtentId>& b) {
     std::vector<ExtentId> left(a.rbegin(), a.rend()), right(b.rbegin(), b.rend());
     for (;;) {
@@ -78,8 +78,7 @@ class ExtentForest {
     return second;
   }
 
-  // Returns the first leaf of a stack of extents, replacing what was split on top of it by its
-  // children.
+  // Returns the first leaf of a stack of extents, replacing a split top by its children.
   std::optional<ExtentId> front_leaf(std::vector<ExtentId>& stack) {
     while (!stack.empty()) {
       const ExtentId top = find(stack.back());
@@ -153,7 +152,7 @@ class Factorizer {
     }
   }
 
-  // A graph whose shapes contradict each other was not captured: its author has to know which op.
+  // Contradictory shapes mean a graph that was not captured; the error names the op.
   std::shared_ptr<const Instance> instance_of(size_t i) {
     const Op& op = graph_.ops[i];
     try {
@@ -182,7 +181,7 @@ class Factorizer {
     result_.instances[i] = std::move(instance);
   }
 
-  // A tensor without any label is read whole, whatever its shape.
+  // A tensor without labels is read whole, for any shape.
   static bool is_labelled(const std::vector<std::vector<int>>& dim_labels) {
     return std::any_of(dim_labels.begin(), dim_labels.end(), [](const std::vector<int>& labels) {
       return !labels.empty();
@@ -234,7 +233,7 @@ class Factorizer {
       if (result_.instances[i] && !consistent(i)) result_.instances[i].reset();
   }
 
-  // A later op may refine a dim differently from what equate() saw; positions must still line up.
+  // A later op may refine a dim differently than equate() assumed; positions must still match.
   bool consistent(size_t i) const {
     const auto check = [&](const std::vector<ValueId>& values,
                            const std::vector<std::vector<std::vector<int>>>& dim_labels) {

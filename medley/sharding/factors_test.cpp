@@ -38,7 +38,7 @@ constexpr char kFusedQkv[] = R"(%0 = parameter "qkv" : f32[64, 192]
 output loss %5
 )";
 
-// The view of the product tells what the weight's columns are, two ops earlier.
+// The view of the product determines the weight's columns, two ops earlier.
 TEST(Factors, ViewsRefineTheProducer) {
   const Graph graph = graph_of(kFusedQkv);
   const Factors factors = factorize(graph);
@@ -77,7 +77,7 @@ output loss %3
   EXPECT_EQ(result_states(graph, factors, 0, *columns)[0], sharded(1, 0));
 }
 
-// 3 x 5 seen as 5 x 3 has no common refinement: nothing of it can be cut.
+// 3 x 5 viewed as 5 x 3 has no common refinement, so it cannot be cut.
 TEST(Factors, ViewWithoutCommonRefinementIsLocked) {
   const Graph graph = graph_of(R"(%0 = batch "x" : f32[b, 3, 5]
 %1 = aten.view.default(%0, [b, 5, 3]) : f32[b, 5, 3] @forward ""
@@ -104,7 +104,7 @@ TEST(RowCoupling, SumOfRowsIsIndependent) {
   EXPECT_EQ(row_coupling(graph, factorize(graph)), "");
 }
 
-// logits = a @ a.T holds the batch twice: every row meets every other.
+// logits = a @ a.T has the batch twice: every row depends on every other.
 TEST(RowCoupling, ContrastiveLogitsCouple) {
   const Graph graph = graph_of(R"(%0 = batch "a" : f32[b, 4]
 %1 = aten.t.default(%0) : f32[4, b] @forward ""
@@ -125,7 +125,7 @@ output loss %2
   EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /exp#0");
 }
 
-// An op without a rule takes all rows, whatever it would do with each.
+// An op without a rule requires all rows, for any computation.
 TEST(RowCoupling, AnOpWithoutARuleIsNamedAsThat) {
   const Graph graph = graph_of(R"(%0 = batch "a" : f32[b, 4]
 %1 = aten.no_such_op.default(%0) : f32[b, 4] @forward ""
@@ -137,7 +137,7 @@ output loss %2
       "/no_such_op#0 has no rule that fits (aten.no_such_op.default), and takes all rows at once");
 }
 
-// A penalty on a parameter would be added once a micro-batch.
+// A penalty on a parameter would be added once per micro-batch.
 TEST(RowCoupling, PenaltyCouples) {
   const Graph graph = graph_of(R"(%0 = parameter "w" : f32[4]
 %1 = batch "a" : f32[b, 4]
@@ -198,7 +198,7 @@ output loss %5
                                       "output loss %6"}));
 }
 
-// An op that is not linear in a sum over parameters stays in its place.
+// An op that is not linear in a sum over parameters is unchanged.
 TEST(StepSums, ARootOfASumOfParametersCouples) {
   const Graph graph = graph_of(R"(%0 = parameter "w" : f32[4]
 %1 = batch "x" : f32[b, 4]

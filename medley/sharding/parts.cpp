@@ -13,10 +13,10 @@
 namespace medley {
 namespace {
 
-// Devices of equal shares take turns.
+// Devices of equal shares in rotation.
 struct Equal {
   double share = 0;
-  int64_t length = 0;           // of the one whose turn it is
+  int64_t length = 0;           // next device's
   std::vector<size_t> devices;  // ascending
   size_t turn = 0;
 
@@ -25,9 +25,8 @@ struct Equal {
 
 }  // namespace
 
-// Giving rows one by one, each to the device whose (length + 1) / share is then smallest, is
-// optimal. Starting from just below the exact proportions only skips rows that it would give
-// anyway.
+// Assigning rows one by one to the device with the smallest (length + 1) / share is optimal. A
+// start just below the exact proportions only skips rows that it would assign anyway.
 std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares) {
   MEDLEY_CHECK(total >= 0);
   double sum = 0;
@@ -46,7 +45,7 @@ std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares)
   int64_t left = total - std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   MEDLEY_CHECK(left >= 0);
   std::vector<Equal> groups;
-  std::map<double, size_t> by_share;  // -> index into groups
+  std::map<double, size_t> by_share;  // share -> index into groups
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i] == 0) continue;
     const auto [found, added] = by_share.try_emplace(shares[i], groups.size());

@@ -44,7 +44,7 @@ TEST(Apportion, ExactProportionsStayExact) {
   EXPECT_THAT(apportion(64, {0.1, 0.1, 0.1, 0.1}), ElementsAre(16, 16, 16, 16));
 }
 
-// After 21, 21, 10, 10 two rows are left, and 22 / 2 is as late as 11 / 1 on any device.
+// After 21, 21, 10, 10 two rows remain, and 22 / 2 equals 11 / 1 on every device.
 TEST(Apportion, TiesGoToTheLowerIndex) {
   EXPECT_THAT(apportion(64, {2, 2, 1, 1}), ElementsAre(22, 22, 10, 10));
   EXPECT_THAT(apportion(1, {1, 1}), ElementsAre(1, 0));
@@ -56,9 +56,9 @@ TEST(Apportion, FewerRowsThanDevicesLeavesZeros) {
   EXPECT_THAT(apportion(3, {0, 1}), ElementsAre(0, 3));
 }
 
-// HAP rounds down and gives what is left by the largest residual, to slow devices as soon as to
-// fast ones: on two V100 and six P100 (3.859 and 2.149 Tflop/s) it takes 1.60 of the ideal time for
-// 12 units and 1.20 for 32, where 1.34 and 1.17 are possible.
+// HAP rounds down and assigns the rest by largest residual, independent of speed. On two V100 and
+// six P100 (3.859 and 2.149 Tflop/s) it takes 1.60 of the ideal time for 12 units and 1.20 for 32.
+// The optimum is 1.34 and 1.17.
 TEST(Apportion, LargestResidualsAreWorse) {
   std::vector<double> shares(8, 2.149);
   shares[0] = shares[1] = 3.859;
