@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-// The most rows that each device has done by time `t`.
+// Returns the most rows that each device finishes by time `t`.
 std::vector<int64_t> rows_by(double t,
                              int64_t total,
                              const std::vector<double>& fixed,
@@ -28,8 +28,8 @@ int64_t sum_of(const std::vector<int64_t>& rows) {
 
 }  // namespace
 
-// Bisects the time at which all rows are done, then hands out the rows that are left at the time
-// just before, each to the device that is done with it first.
+// Bisects the time at which all rows are done, then assigns the rows left at the time just before,
+// each to the device that finishes it first.
 std::vector<int64_t> balance(int64_t total,
                              const std::vector<double>& fixed,
                              const std::vector<double>& per_row) {
@@ -42,7 +42,7 @@ std::vector<int64_t> balance(int64_t total,
   }
   std::vector<int64_t> rows = rows_by(early, total, fixed, per_row);
   int64_t left = total - sum_of(rows);
-  // Equal devices are done at the same time, so that several rows may be left.
+  // Equal devices finish at one time, so several rows may be left.
   MEDLEY_CHECK(left >= 0);
   for (; left > 0; --left) {
     size_t best = 0;

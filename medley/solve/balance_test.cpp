@@ -41,7 +41,7 @@ TEST(Balance, RowsBySpeed) {
   EXPECT_THAT(balance(0, {1, 1}, {1, 1}), ElementsAre(0, 0));
 }
 
-// What a device spends whatever its rows comes off its share: 3 + 3 * 1 = 0 + 6 * 1.
+// A device's fixed time reduces its share: 3 + 3 * 1 = 0 + 6 * 1.
 TEST(Balance, FixedTimeIsCounted) { EXPECT_THAT(balance(9, {3, 0}, {1, 1}), ElementsAre(3, 6)); }
 
 TEST(Balance, ASlowDeviceMayGetNothing) {

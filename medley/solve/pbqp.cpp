@@ -15,10 +15,10 @@
 namespace medley {
 namespace {
 
-// Elimination of so many entries takes a few hundredths of a second.
+// Elimination of this many entries takes a few hundredths of a second.
 constexpr double kLittleWork = 1e7;
 constexpr int kFewRounds = 30;
-constexpr int64_t kContractedEntries = 4096;  // the most that a removed variable is worth
+constexpr int64_t kContractedEntries = 4096;  // limit of removing a variable
 
 void verify_costs(const std::vector<int64_t>& costs) {
   MEDLEY_CHECK(!costs.empty());
@@ -65,7 +65,7 @@ std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
   return solution_of(problem, std::move(best), PbqpMethod::kExhaustive);
 }
 
-// What is left of a problem without dead ends, and how to solve it.
+// Solves the core of a problem without dead ends.
 class CoreSolver {
  public:
   CoreSolver(const Pbqp& problem, const PbqpOptions& options, pbqp::Clock::time_point deadline)
@@ -85,7 +85,7 @@ class CoreSolver {
  private:
   static constexpr int kAllRounds = std::numeric_limits<int>::max();
 
-  // Plain elimination does without, and so checks it.
+  // Plain elimination works without contraction, and so tests it.
   bool contracted() {
     const auto most = at(std::min(kContractedEntries, options_.table_cap));
     std::optional<pbqp::Core> left = contraction_.emplace(reducer_).contract(core_, most);
@@ -109,7 +109,7 @@ class CoreSolver {
 
   std::optional<PbqpSolution> by_what_is_fast() {
     const auto table_cap = static_cast<double>(options_.table_cap);
-    // Looking on for an order of more work takes longer than the dual does.
+    // Searching an order of more work takes longer than the dual.
     if (const auto order = pbqp::find_order(core_, table_cap, kLittleWork))
       return eliminated(*order);
     const pbqp::LiftedResult soon = pbqp::solve_lifted(

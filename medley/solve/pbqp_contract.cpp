@@ -17,7 +17,7 @@ std::vector<std::vector<int32_t>> neighbours_of(const Core& core) {
   return out;
 }
 
-// All variables that can be reached from `start`, the nearest first.
+// Returns all variables reachable from `start`, nearest first.
 std::vector<int32_t> by_distance(const std::vector<std::vector<int32_t>>& neighbours,
                                  int32_t start,
                                  std::vector<char>& seen) {
@@ -32,7 +32,7 @@ std::vector<int32_t> by_distance(const std::vector<std::vector<int32_t>>& neighb
   return out;
 }
 
-// From an end: the farthest of the farthest of any.
+// Returns variables by distance from an end: the farthest one from the farthest one of any.
 std::vector<int32_t> from_an_end(const Core& core) {
   const std::vector<std::vector<int32_t>> neighbours = neighbours_of(core);
   std::vector<char> seen(core.num_variables(), false);
@@ -76,7 +76,7 @@ void Contraction::take_edges(const Step& step) {
                   [&](int32_t e) { return core_.edges[at(e)].table < 0; });
 }
 
-// Returns what is to be paid whatever is chosen. Requires: a < b.
+// Returns the constant cost for all choices. Requires: a < b.
 double Contraction::put_edge(int32_t a, int32_t b, int32_t table) {
   for (const int32_t e : edges_of_[at(a)]) {
     CoreEdge& edge = core_.edges[at(e)];
@@ -125,7 +125,7 @@ std::optional<Core> Contraction::contract(Core core, size_t most_entries) {
   for (size_t e = 0; e < core_.edges.size(); ++e)
     for (const int32_t v : {core_.edges[e].u, core_.edges[e].v})
       edges_of_[at(v)].push_back(static_cast<int32_t>(e));
-  std::vector<int32_t> touched(core_.num_variables(), -1), pending;  // [variable]: the last round
+  std::vector<int32_t> touched(core_.num_variables(), -1), pending;  // [variable] last round
   for (size_t v = 0; v < core_.num_variables(); ++v) pending.push_back(static_cast<int32_t>(v));
   for (int32_t round = 0; !pending.empty(); ++round) {
     std::vector<int32_t> next;

@@ -23,7 +23,7 @@ Table transposed_to_rows(const Table& table, bool column) {
   return out;
 }
 
-// Drops rows, or columns, of a table; entries of a unary.
+// Drops rows or columns of a table, or entries of a unary.
 Table kept(const Table& table, bool column, const std::vector<int32_t>& keep) {
   const bool unary = table.sizes.size() == 1;
   const size_t rows = unary ? 1 : at(table.sizes[0]), columns = at(table.sizes.back());
@@ -137,14 +137,14 @@ Core Reducer::restrict(const Core& core, const std::vector<std::vector<int32_t>>
   return out;
 }
 
-// regrets[t * n + s] = max over the neighbour's choices x of cost(t, x) - cost(s, x): the most that
-// t can lose to s on this edge.
+// regrets[t * n + s] = max over the neighbour's choices x of cost(t, x) - cost(s, x): the largest
+// loss of t against s on this edge.
 const std::vector<double>& Reducer::regrets(int32_t id, bool column) {
   const auto [found, missing] = regrets_.try_emplace({id, column});
   if (!missing) return found->second;
   const Table rows = transposed_to_rows(pool_[id], column);
   const size_t n = at(rows.sizes[0]), m = at(rows.sizes[1]);
-  // Entry x of all rows lies together, so that the inner loop runs over s.
+  // Entries x of all rows are contiguous for an inner loop over s.
   const Table columns = transposed_to_rows(rows, true);
   std::vector<double>& out = found->second;
   out.assign(n * n, -2 * kNever);
@@ -182,7 +182,7 @@ const std::vector<int32_t>& Reducer::survivors(
     for (size_t s = 0; s < n; ++s)
       if (all_of_row_forbidden(rows, s)) alive[s] = false;
   }
-  // The most that t can lose to s over all edges and itself.
+  // Largest loss of t against s over all edges and its own cost.
   std::vector<double> loss(n * n);
   for (size_t t = 0; t < n; ++t)
     for (size_t s = 0; s < n; ++s) loss[t * n + s] = own[t] - own[s];
@@ -199,7 +199,7 @@ const std::vector<int32_t>& Reducer::survivors(
   return found->second;
 }
 
-// The neighbour's unary plus the only row (or column) of an edge's table, less its minimum.
+// Returns the neighbour's unary plus the only row (or column) of an edge's table, less its minimum.
 std::pair<int32_t, double> Reducer::plus_row(int32_t unary, int32_t table, bool column) {
   const auto [found, missing] = plus_row_.try_emplace({unary, table, column ? 1 : 0});
   if (missing) {
@@ -216,7 +216,7 @@ std::pair<int32_t, double> Reducer::minimum_over(int32_t unary, Side a, Side b) 
       minimum_over_.try_emplace({unary, a.table, a.column ? 1 : 0, b.table, b.column ? 1 : 0});
   if (!missing) return found->second;
   const std::vector<double>& own = pool_[unary].costs;
-  // Of each choice of the variable, what the neighbours may choose lies together.
+  // For each choice of the variable, the neighbours' entries are contiguous.
   const Table first = transposed_to_rows(pool_[a.table], a.column);
   const Table second = b.table < 0 ? Table{{first.sizes[0], 1}, std::vector<double>(own.size())}
                                    : transposed_to_rows(pool_[b.table], b.column);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kRefinements = 6;
 
-// Of passes over classes, after which it is seen whether messages still move.
+// Passes over classes between checks whether messages still move.
 constexpr int kPasses = 16;
 constexpr double kStill = 1;
 
@@ -22,7 +22,7 @@ double largest_allowed(const Table& table) {
   return largest;
 }
 
-// Sets least[x] to the least base[r] + costs[r][x] of all rows. Requires: a row.
+// Sets least[x] to the minimum of base[r] + costs[r][x] over all rows. Requires: a row.
 [[gnu::always_inline]] inline void find_least_inline(double* __restrict least,
                                                      size_t columns,
                                                      const double* __restrict base,
@@ -44,7 +44,7 @@ double largest_allowed(const Table& table) {
       least[x] = std::min(least[x], base[r] + costs[r * columns + x]);
 }
 
-// The same bits whatever the width of registers. (Without an ifunc, which sanitizers do not bear.)
+// Bitwise equal for any register width. (Without an ifunc, which sanitizers do not support.)
 #ifdef __x86_64__
 [[gnu::target("avx2")]] void find_least_avx2(
     double* least, size_t columns, const double* base, size_t rows, const double* costs) {
@@ -61,8 +61,8 @@ void find_least(
   find_least_inline(least, columns, base, rows, costs);
 }
 
-// Colours of variables such that those of one colour have the same unary and, as far as
-// kRefinements edges away, the same neighbourhood. `before` is one refinement coarser.
+// Colours of variables: those of one colour have equal unaries and equal neighbourhoods up to
+// kRefinements edges. `before` is one refinement coarser.
 struct Colours {
   std::vector<int32_t> now, before;
   int32_t count = 0;
@@ -227,8 +227,8 @@ void Dual::iterate_classes(int iterations, Clock::time_point deadline) {
   }
 }
 
-// After a sweep backwards every variable's share is on its way to those before it: moved into the
-// edge, it makes min over v of theta'_e zero for every choice of u, so that edges bound chains.
+// After a backward sweep every variable's share is in messages to earlier ones. Moved into the
+// edge, it makes min over v of theta'_e zero for every choice of u, so edges bound chains.
 std::vector<std::vector<int64_t>> Dual::final_messages() const {
   const double limit = 0x1p60 / static_cast<double>(core_.edges.size() + 1);
   std::vector<std::vector<int64_t>> out(2 * core_.edges.size());
@@ -313,7 +313,7 @@ Bound Dual::bound() const {
 std::vector<int32_t> Dual::decode() const {
   std::vector<int32_t> chosen(core_.num_variables(), 0);
   std::vector<double> costs;
-  // The cost of each choice of a variable, given those of others; of the ones behind, messages.
+  // Returns the cost of each choice of a variable, given the others; later ones count by messages.
   const auto choose = [&](size_t v, bool messages) {
     costs = full_.unaries[v];
     for (const auto& [edge, column] : full_.incidences[v]) {

@@ -11,11 +11,11 @@ struct Factor {
   std::vector<int32_t> scope;  // ascending
 };
 
-// A factor laid out with the eliminated variable first, then its part of the result's dimensions.
+// A factor with the eliminated variable first, then its part of the result's dimensions.
 struct Operand {
   std::vector<double> costs;
   size_t stride_of_choice = 0;
-  std::vector<size_t> strides;  // [dimension of the result], 0 where it does not depend on it
+  std::vector<size_t> strides;  // [dimension of the result], 0 if independent of it
 };
 
 Operand operand_of(const Table& table,
@@ -53,7 +53,7 @@ Operand operand_of(const Table& table,
   return out;
 }
 
-// The minimum over the choices of one row of the result: all of its last dimension.
+// Computes the minimum over the choices for one row of the result: its whole last dimension.
 void minimum_of_row(const std::vector<Operand>& operands,
                     const std::vector<size_t>& offsets,
                     size_t num_choices,
@@ -158,7 +158,7 @@ class Eliminator {
     factors_.push_back(std::move(factor));
   }
 
-  // Returns false if no choice is allowed, whatever the neighbours choose.
+  // Returns false if no choice is allowed, for any choices of the neighbours.
   bool eliminate(int32_t v) {
     const std::vector<int32_t> taken = factors_of_[at(v)];
     std::vector<int32_t> scope;
@@ -218,7 +218,7 @@ class Eliminator {
     return minimum_over(core_.choices[at(v)].size(), operands, sizes);
   }
 
-  // Backwards: all others in the scope of a variable's factors were eliminated later.
+  // Goes backwards: all others in the scope of a variable's factors were eliminated later.
   void choose() {
     std::vector<int32_t> position(core_.num_variables(), 0);
     for (auto step = taken_.rbegin(); step != taken_.rend(); ++step) {
@@ -245,7 +245,7 @@ class Eliminator {
   TablePool& pool_;
   const Core& core_;
   std::vector<Factor> factors_;
-  std::vector<std::vector<int32_t>> factors_of_;                 // [variable], still to take
+  std::vector<std::vector<int32_t>> factors_of_;                 // [variable], not yet taken
   std::vector<std::pair<int32_t, std::vector<int32_t>>> taken_;  // variable, its factors
   Memo<std::pair<int32_t, double>> memo_;
   Elimination out_;

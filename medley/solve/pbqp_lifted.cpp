@@ -10,7 +10,7 @@ namespace medley::pbqp {
 namespace {
 
 constexpr int kClassIterations = 100, kIterations = 10, kAllWindows = 100;
-constexpr int kProvable = 100'000;  // the part of the bound that the first window has for slack
+constexpr int kProvable = 100'000;  // slack of the first window, as a part of the bound
 
 class LiftedSolver {
  public:
@@ -28,7 +28,7 @@ class LiftedSolver {
 
   LiftedResult run(int rounds) {
     dual_.iterate_classes(kClassIterations, deadline_);
-    // The gap at which a window was too large; a larger one is not tried again.
+    // The gap at which a window was too large; larger ones are not tried again.
     int64_t gap_too_large = std::numeric_limits<int64_t>::max();
     int64_t lower_before = 0;
     while (true) {
@@ -39,7 +39,7 @@ class LiftedSolver {
       if (out_.cost <= out_.lower) break;
       const int64_t gap = out_.cost - out_.lower;
       gap_ = static_cast<double>(gap);
-      // While the bound still rises, only the narrowest window is worth its time.
+      // While the bound rises, only the narrowest window is worth its time.
       const bool rising = (out_.lower - lower_before) * 20 > gap;
       const bool stuck = (out_.lower - lower_before) * 50 <= gap;
       lower_before = out_.lower;
@@ -61,8 +61,8 @@ class LiftedSolver {
  private:
   enum class Window : uint8_t { kSolved, kInfeasible, kTooLarge };
 
-  // An exact bound and a window take the time of twenty iterations: while the bound rises they wait
-  // until the gap is a quarter of what it was, or so small that a window proves the answer.
+  // An exact bound and a window take as long as twenty iterations. While the bound rises they wait
+  // until the gap falls to a quarter, or is so small that a window proves the answer.
   bool rises_fast() {
     const double estimate = dual_.estimate(), rise = estimate - estimate_;
     estimate_ = estimate;
@@ -70,7 +70,7 @@ class LiftedSolver {
     return gap > gap_ / 4 && gap > estimate / kProvable && rise * 20 > gap;
   }
 
-  // Takes the bound and the assignment of the messages now. Returns whether nothing is allowed.
+  // Takes the bound and the assignment of the current messages. Returns whether none is allowed.
   bool tighten() {
     Bound bound = dual_.bound();
     if (bound.lower > bound_.lower || bound_.reduced.empty()) bound_ = std::move(bound);
@@ -100,7 +100,7 @@ class LiftedSolver {
       out_.choices.push_back(core_.choices[v][at(positions[v])]);
   }
 
-  // Wider and wider windows. Returns whether the best answer, or that there is none, is proved.
+  // Tries wider and wider windows. Returns whether the best answer, or its absence, is proved.
   bool try_windows(int most) {
     size_t kept_before = 0;
     int64_t slack = bound_.lower / kProvable + static_cast<int64_t>(core_.num_variables());

@@ -1,10 +1,9 @@
-// Pairwise problems as integer programs, solved by Clp and Cbc: a truth that shares nothing with
-// ours. The equality local polytope has a fraction for every choice and for every pair of choices
-// of an edge:
+// Solves pairwise problems as integer programs by Clp and Cbc, an independent reference. The
+// equality local polytope has a fraction for every choice and for every pair of choices of an edge:
 //
 //   sum_s p_v(s) = 1     sum_x p_e(s, x) = p_u(s)     sum_s p_e(s, x) = p_v(x)     p >= 0
 //
-// Its least cost bounds the optimum from below, and is the optimum if no fraction is left.
+// Its least cost is a lower bound of the optimum, and equals it if no fraction is left.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +45,7 @@ class LocalPolytope {
     load(problem.num_variables());
   }
 
-  // Returns the least cost, or what is above `enough` if it is not below that.
+  // Returns the least cost, or a value of at least `enough` if it is not below that.
   double least(double enough, bool integer) {
     model_.dual();
     if (model_.isProvenPrimalInfeasible()) return enough;
@@ -64,8 +63,8 @@ class LocalPolytope {
     return best;
   }
 
-  // The least cost of a choice for each variable by Cbc, which branches and cuts as it likes;
-  // `none` if there is none.
+  // Returns the least cost of a choice for each variable by Cbc, by branch and cut; `none` if there
+  // is none.
   double least_by_cbc(double none) {
     OsiClpSolverInterface solver(&model_);
     std::vector<int> choices(unsigned_of(first_.back()));
@@ -136,7 +135,7 @@ class LocalPolytope {
         matrix, lower.data(), upper_.data(), costs_.data(), sides.data(), sides.data());
   }
 
-  // Returns the choice whose fraction is nearest to a half, -1 if all are whole.
+  // Returns the choice whose fraction is nearest to a half, -1 if all are integral.
   int most_fractional() const {
     int out = -1;
     double most = 1e-6;
@@ -153,7 +152,7 @@ class LocalPolytope {
 
   double scale_ = 1;
   int num_rows_ = 0;
-  std::vector<int> first_;  // [variable]: column of its first choice; and one past the last
+  std::vector<int> first_;  // [variable]: column of its first choice; plus the end
   std::vector<double> costs_, upper_;
   std::vector<Entry> entries_;
   ClpSimplex model_;
@@ -198,7 +197,7 @@ TEST(PbqpLp, BranchAndBoundFindsTheSameLeastCost) {
       EXPECT_NEAR(truth, static_cast<double>(found->cost), 0.1);
     }
   }
-  // The relaxation alone would not do.
+  // The relaxation alone would not suffice.
   EXPECT_GT(fractional, 5);
 }
 
@@ -216,7 +215,7 @@ TEST(PbqpLp, CbcFindsTheSameLeastCost) {
   }
 }
 
-// The relaxation of problems like ours is tight: that is why the lifted dual proves its answers.
+// The relaxation of problems of transformers is tight, so the lifted dual proves its answers.
 TEST(PbqpLp, TransformersHaveNoGap) {
   for (const double spread : {0.0, 0.1}) {
     const Pbqp problem =

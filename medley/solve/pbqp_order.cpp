@@ -7,12 +7,12 @@
 namespace medley::pbqp {
 namespace {
 
-// Eliminating so many entries takes less than looking for another order.
+// Elimination of this many entries is faster than the search for another order.
 constexpr double kNotWorthAnotherOrder = 1e6;
 
 enum class Key { kResult, kFill, kGrowth };
 
-// Elimination with names instead of tables: equal names stand for equal tables.
+// Elimination with names instead of tables: equal names represent equal tables.
 class Simulation {
  public:
   Simulation(const Core& core, Key key) : core_(core), key_(key) {
@@ -71,9 +71,9 @@ class Simulation {
     return out;
   }
 
-  // Of pairs of neighbours that are none of each other: of all, exactly, less those that are.
+  // Returns the fill: exactly the pairs of neighbours, less those that are adjacent.
   double fill(int32_t v) {
-    double out = 0, later = 0;  // later: of neighbours behind the one at hand
+    double out = 0, later = 0;  // later: over neighbours after the current one
     for (const int32_t n : neighbours_[at(v)]) {
       around_[at(n)] = v;
       later += size(n);
@@ -111,7 +111,7 @@ class Simulation {
     factors_.push_back({name, std::move(scope)});
   }
 
-  // Returns whether no elimination before had the same factors.
+  // Returns whether no earlier elimination had the same factors.
   bool eliminate(int32_t v) {
     const std::vector<int32_t> scope = neighbours_[at(v)];
     std::vector<int32_t> key{static_cast<int32_t>(core_.choices[at(v)].size())};
@@ -155,9 +155,9 @@ class Simulation {
   const Key key_;
   std::vector<std::vector<int32_t>> neighbours_;  // [variable], ascending
   std::vector<std::vector<int32_t>> factors_of_;  // [variable]
-  std::vector<int32_t> around_;  // [variable]: of whom it is a neighbour, in fill()
+  std::vector<int32_t> around_;  // [variable]: variable whose neighbour it is, in fill()
   std::vector<Factor> factors_;
-  std::vector<int32_t> version_;  // [variable]: of its entry in the queue
+  std::vector<int32_t> version_;  // [variable]: version of its entry in the queue
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   Memo<int32_t> names_;
   int32_t next_name_ = 0;

@@ -45,11 +45,11 @@ class Search {
  private:
   struct Step {
     int32_t parent, choice, depth;
-    double bound;  // of all assignments that go on from here
+    double bound;  // for all assignments that continue from here
   };
   struct Open {
     double bound;
-    int32_t minus_depth, step;  // of equal bounds, the deeper first
+    int32_t minus_depth, step;  // ties: the deeper first
     auto operator<=>(const Open&) const = default;
   };
 
@@ -63,7 +63,7 @@ class Search {
     return found->second;
   }
 
-  // The bound when the next variable makes a choice.
+  // Returns the bound after the next variable's choice.
   double bound_of(int32_t step, const std::vector<int32_t>& chosen, size_t choice) {
     const size_t v = chosen.size();
     const std::vector<double>& own = pool_[core_.unary[v]].costs;
@@ -122,7 +122,7 @@ class Search {
   const TablePool& pool_;
   const Core& core_;
   std::vector<std::vector<CoreEdge>> before_, behind_;  // [variable]
-  std::vector<std::vector<int32_t>> frontier_;  // [depth]: chosen variables with an edge to behind
+  std::vector<std::vector<int32_t>> frontier_;  // [depth] chosen, with an edge to a later one
   std::unordered_map<int32_t, std::vector<double>> row_minima_;
   std::vector<Step> steps_;
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open_;

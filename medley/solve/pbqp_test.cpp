@@ -12,8 +12,8 @@
 namespace medley {
 namespace {
 
-// A random problem with all that makes one hard: ties (few distinct costs), forbidden entries,
-// parallel edges, tables used more than once, variables without edges.
+// Returns a random problem with all difficulties: ties (few distinct costs), forbidden entries,
+// parallel edges, shared tables, variables without edges.
 Pbqp random_problem(uint64_t seed, int max_variables) {
   std::mt19937_64 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
@@ -46,7 +46,7 @@ Pbqp random_problem(uint64_t seed, int max_variables) {
   return out;
 }
 
-// Few costs are forbidden and unaries matter little, so that much is left when dead ends are gone.
+// Few costs are forbidden and unaries are small, so much is left without dead ends.
 Pbqp hard_problem(uint64_t seed, int num_variables, int num_edges, int num_choices) {
   std::mt19937_64 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
@@ -98,7 +98,7 @@ Pbqp repeated_blocks(int count, uint64_t seed) {
   return out;
 }
 
-// The least cost of repeated_blocks(), one block after another: best[b, d] over all that is before.
+// Returns the least cost of repeated_blocks(), block by block: best[b, d] over all earlier ones.
 int64_t least_of_blocks(int count, uint64_t seed) {
   const Pbqp one = repeated_blocks(1, seed), two = repeated_blocks(2, seed);
   std::vector<int64_t> own;
@@ -123,7 +123,7 @@ int64_t least_of_blocks(int count, uint64_t seed) {
   return *std::ranges::min_element(best);
 }
 
-// Variables in the order in which a forward and a backward run; u of the one is read by the other:
+// Variables in the order of a forward and a backward run, which reads the forward ones:
 //
 //   0 - 1 - 2 - 3
 //   |   |   |   |      7 reads 0, 6 reads 1, ...
@@ -137,8 +137,8 @@ Pbqp nested_skips(int depth, uint64_t seed) {
   return out;
 }
 
-// So many chains of four between the first variable and the last one, all their first variables
-// before all their second ones.
+// Returns `count` chains of four between the first variable and the last one, all their first
+// variables before all their second ones.
 Pbqp branches(int count, uint64_t seed) {
   Pbqp out = hard_problem(seed, 4 * count + 2, 5 * count, 4);
   int32_t e = 0;
@@ -172,7 +172,7 @@ TEST(Pbqp, AllMethodsFindTheLeastOfAllAssignments) {
       expect_same_answer(problem, method, PbqpMethod::kExhaustive);
     with_answer += solve(problem).has_value();
   }
-  // Both answers are tried often.
+  // Both outcomes are frequent.
   EXPECT_GT(with_answer, 300);
   EXPECT_LT(with_answer, 580);
 }
@@ -195,8 +195,8 @@ TEST(Pbqp, MethodsAgreeOnLargerProblems) {
   }
 }
 
-// What topological order pays 4^depth for is a ladder, or a few chains, to elimination: one
-// variable and at most three neighbours.
+// Topological order pays 4^depth for these problems. For elimination they are a ladder, or a few
+// chains: one variable and at most three neighbours.
 TEST(Pbqp, NestedSkipsAndBranchesAreNarrow) {
   for (const Pbqp& problem : {nested_skips(60, 1), branches(60, 2)}) {
     const auto found = solve(problem, {.method = PbqpMethod::kEliminate});
@@ -209,15 +209,15 @@ TEST(Pbqp, NestedSkipsAndBranchesAreNarrow) {
   expect_same_answer(branches(6, 5), PbqpMethod::kAStar, PbqpMethod::kEliminate);
 }
 
-// Few edges more than variables: nearly all have at most two neighbours and are contracted away,
-// which plain elimination does not do.
+// Few edges more than variables: nearly all have at most two neighbours and are contracted, unlike
+// in plain elimination.
 TEST(Pbqp, WhatWasContractedIsChosenBestAfterwards) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     const int edges = 30 + static_cast<int>(seed % 25);
     for (const PbqpMethod method : {PbqpMethod::kLifted, PbqpMethod::kAuto})
       expect_same_answer(hard_problem(seed, 40, edges, 4), method, PbqpMethod::kEliminate);
-    // The same where most of what is left is forbidden, so that some have no answer.
+    // The same with most costs forbidden, so some have no answer.
     Pbqp tight = hard_problem(seed, 10, 11, 3);
     for (PbqpTable& table : tight.tables)
       for (int64_t& cost : table.costs)
@@ -227,7 +227,7 @@ TEST(Pbqp, WhatWasContractedIsChosenBestAfterwards) {
   }
 }
 
-// A cap below what contraction would take leaves the variables where they are.
+// A cap below the need of contraction leaves the variables in place.
 TEST(Pbqp, ContractionKeepsTheCap) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
@@ -241,7 +241,7 @@ TEST(Pbqp, ContractionKeepsTheCap) {
   }
 }
 
-// Equal blocks are solved once, however many there are.
+// Equal blocks are solved once, for any number of them.
 TEST(Pbqp, RepeatedBlocksAreConstantWork) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     SCOPED_TRACE(seed);
@@ -278,7 +278,7 @@ TEST(Pbqp, TheSmallestProblems) {
 }
 
 // A triangle of two choices each in which neighbours must differ has no answer, though every pair
-// has: dead ends, elimination, the window and the search each have to see it.
+// has. Dead ends, elimination, the window and the search each must detect that.
 TEST(Pbqp, SaysThatThereIsNoAnswer) {
   Pbqp triangle{{{0, 0}},
                 {{2, 2, {kForbidden, 0, 0, kForbidden}}},
@@ -290,7 +290,7 @@ TEST(Pbqp, SaysThatThereIsNoAnswer) {
                                   PbqpMethod::kAStar,
                                   PbqpMethod::kExhaustive}) {
     EXPECT_FALSE(solve(triangle, {.method = method}).has_value());
-    // Far more forbidden costs than a 64-bit integer can add up.
+    // The sum of the forbidden costs exceeds a 64-bit integer.
     Pbqp large{{{kForbidden, kForbidden + 1}}, {}, std::vector<int32_t>(20'000, 0), {}};
     if (method == PbqpMethod::kExhaustive) continue;
     EXPECT_FALSE(solve(large, {.method = method}).has_value());
@@ -298,7 +298,7 @@ TEST(Pbqp, SaysThatThereIsNoAnswer) {
   EXPECT_GE(cost(triangle, std::vector<int32_t>{0, 0, 0}), kForbidden);
 }
 
-// Without time each method still gives an answer and a bound that the optimum lies between.
+// Without time each method still gives an answer and a bound around the optimum.
 TEST(Pbqp, OutOfTimeItReturnsAnAnswerAndABound) {
   const Pbqp problem = all_allowed(hard_problem(3, 30, 60, 5));
   const auto best = solve(problem, {.method = PbqpMethod::kEliminate});
@@ -313,7 +313,7 @@ TEST(Pbqp, OutOfTimeItReturnsAnAnswerAndABound) {
   }
 }
 
-// Rounds alone end a search that proves nothing, with the same answer on any machine.
+// Rounds alone end an unproved search, with equal answers on all machines.
 TEST(Pbqp, WithoutALimitOfTimeRoundsEndIt) {
   const Pbqp problem = all_allowed(hard_problem(8, 40, 120, 5));
   const PbqpOptions few{
@@ -337,7 +337,7 @@ TEST(Pbqp, CapsAreKept) {
   EXPECT_GE(capped->cost, best->cost);
 }
 
-// Equal parts of a problem may be given once or many times.
+// Equal parts of a problem may be shared or repeated.
 TEST(Pbqp, RecognisesEqualTablesWithDifferentIndices) {
   const Pbqp shared = repeated_blocks(50, 1);
   Pbqp apart = shared;
@@ -352,7 +352,7 @@ TEST(Pbqp, RecognisesEqualTablesWithDifferentIndices) {
   EXPECT_EQ(a->work, b->work);
 }
 
-// Costs as large as synthesis has them: hundreds of seconds in picoseconds, to the last digit.
+// Costs are as large as in synthesis, hundreds of seconds in ps, and exact.
 TEST(Pbqp, LargeCostsAreExact) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

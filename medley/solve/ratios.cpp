@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-// Of the largest number of bytes: what counts as room enough.
+// Tolerance of memory, relative to the largest number of bytes.
 constexpr double kRoomTolerance = 1e-9;
 
 void verify_numbers(const std::vector<double>& numbers, size_t size) {
@@ -43,7 +43,7 @@ void verify_sizes(const RatioProblem& problem) {
   for (const auto& bytes : problem.bytes_per_share) verify_numbers(bytes, devices);
 }
 
-// The first device that needs most more than it has.
+// Returns the first device with the largest deficit.
 RatioMisfit misfit(const MergedRatios& merged, const MissingRoom& missing) {
   RatioMisfit worst{.device = 0, .missing_bytes = -1};
   const size_t classes = merged.num_classes();

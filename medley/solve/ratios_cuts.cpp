@@ -13,11 +13,11 @@
 namespace medley {
 namespace {
 
-// Clp's tolerances are absolute; numbers around this size sit well above them.
+// Clp's tolerances are absolute, so values are scaled well above them.
 constexpr double kScale = 1e3;
 constexpr double kTolerance = 1e-9;
 constexpr double kGap = 1e-9 * kScale;
-// What balance counts where the objective leaves a choice, as a fraction of the objective.
+// Weight of balance in ties of the objective, as a fraction of the objective.
 constexpr double kBalance = 1e-6;
 constexpr size_t kMaxGroups = 12;
 constexpr int kMaxRounds = 20'000;
@@ -25,15 +25,15 @@ constexpr int kMaxRounds = 20'000;
 ClpSimplex quiet_clp(size_t rows, size_t columns) {
   ClpSimplex clp;
   clp.setLogLevel(0);
-  clp.setPerturbation(100);  // none
-  clp.scaling(0);            // the numbers are scaled already
+  clp.setPerturbation(100);  // off
+  clp.scaling(0);            // already scaled
   clp.setPrimalTolerance(kTolerance);
   clp.setDualTolerance(kTolerance);
   clp.resize(static_cast<int>(rows), static_cast<int>(columns));
   return clp;
 }
 
-// Clp keeps bounds to within its tolerance; shares keep them exactly.
+// Clp satisfies bounds within its tolerance; shares satisfy them exactly.
 void make_exact(const MergedRatios& problem, ClassShares& shares) {
   const size_t classes = problem.num_classes();
   for (size_t at = 0; at < shares.size(); at += classes) {
@@ -46,15 +46,14 @@ void make_exact(const MergedRatios& problem, ClassShares& shares) {
   }
 }
 
-// Bytes are counted in it.
+// Returns the unit of bytes.
 double room_unit(const MergedRatios& problem) {
   double unit = 1;
   for (double each : problem.room) unit = std::max(unit, std::abs(each));
   return unit;
 }
 
-// In proportion to the speeds of the classes, part by part: every class gets what it does in the
-// same time, whatever the other parts do.
+// Returns shares in proportion to the classes' speeds, part by part, independent of other parts.
 ClassShares balanced(const MergedRatios& problem, const std::vector<double>& slopes) {
   const size_t classes = problem.num_classes();
   ClassShares shares(slopes.size());
@@ -66,8 +65,8 @@ ClassShares balanced(const MergedRatios& problem, const std::vector<double>& slo
   return shares;
 }
 
-// [part][class] seconds of all segments, all positive: where a class takes next to nothing it is
-// not given everything.
+// Returns [part][class] positive seconds of all segments, so a class with nearly free work does not
+// get everything.
 std::vector<double> total_slopes(const MergedRatios& problem) {
   const size_t classes = problem.num_classes();
   std::vector<double> total(at(problem.parts) * classes, 0);
@@ -83,8 +82,8 @@ std::vector<double> total_slopes(const MergedRatios& problem) {
   return total;
 }
 
-// The problem in the unit of time in which `start` takes kScale, with one more segment per part
-// that is shortest where the part is balanced.
+// Returns the problem in the time unit in which `start` takes kScale, with a segment per part that
+// is shortest for a balanced part.
 MergedRatios scaled(const MergedRatios& problem,
                     const std::vector<double>& slopes,
                     const ClassShares& start) {
@@ -106,13 +105,13 @@ MergedRatios scaled(const MergedRatios& problem,
   return scaled;
 }
 
-// The dual of the program, to which a row of the program is a column. It has few rows:
+// The dual program, in which a row of the primal is a column. It has few rows:
 //
 //   maximise  sum over cuts of constant * weight + sum over parts of price - sum of room * rent
 //   weights of the cuts of a group <= 1
 //   members * price of the part <= sum over cuts of slope * weight + bytes per share * rent
 //
-// with the last line for every share: its dual is the share, in units of `start`.
+// The last line applies to every share: its dual is the share, in units of `start`.
 class Cuts {
  public:
   Cuts(const MergedRatios& problem, const ClassShares& start)
@@ -128,10 +127,10 @@ class Cuts {
     first_cut_ = at(clp_.numberColumns());
   }
 
-  // Returns a lower bound and the shares at which it is reached.
+  // Returns a lower bound and its shares.
   std::pair<double, ClassShares> solve() {
-    // Where times differ by many orders of magnitude, the basis of the round before can be too
-    // inexact to go on from.
+    // If times differ by many orders of magnitude, the previous round's basis may be too inexact to
+    // resume from.
     if (clp_.primal() != 0) {
       clp_.allSlackBasis(true);
       clp_.scaling(3);
@@ -144,7 +143,7 @@ class Cuts {
     return {clp_.objectiveValue(), shares};
   }
 
-  // Adds the rows of the classes that are last at `shares`; returns what these take.
+  // Adds the rows of the slowest classes at `shares`; returns their time.
   double cut(const ClassShares& shares) {
     const size_t classes = problem_.num_classes();
     std::vector<int> binding;
@@ -169,7 +168,7 @@ class Cuts {
     return seconds;
   }
 
-  // [class] how many segments it is last in, by the weights of the cuts.
+  // Returns [class] the number of segments in which it is slowest, by the weights of the cuts.
   std::vector<double> weights() const {
     std::vector<double> weights(problem_.num_classes(), 0);
     for (size_t cut = 0; cut < last_.size(); ++cut)
@@ -217,7 +216,7 @@ class Cuts {
   const size_t groups_;
   ClpSimplex clp_;
   size_t first_cut_ = 0;
-  std::vector<std::vector<double>> last_;  // [cut][class] segments it is last in
+  std::vector<std::vector<double>> last_;  // [cut][class] segments in which it is slowest
 };
 
 }  // namespace
@@ -271,7 +270,7 @@ ClassRatios cut_planes(const MergedRatios& problem) {
     MEDLEY_CHECK(round < kMaxRounds);
     ClassShares at;
     std::tie(bound, at) = cuts.solve();
-    // Half way to the best known shares the cuts are deeper than at the far end of the program.
+    // Halfway to the best known shares the cuts are deeper than at the far end of the program.
     ClassShares middle = at;
     for (size_t i = 0; i < at.size(); ++i) middle[i] = (at[i] + best[i]) / 2;
     for (const ClassShares& shares : {at, middle}) {

@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// All that is known of a device, to be compared with that of another.
+// Returns all data of a device, for comparison with another one's.
 std::vector<double> signature(const RatioProblem& problem, size_t device) {
   std::vector<double> all;
   all.reserve(problem.segments.size() * at(1 + problem.parts));
@@ -26,7 +26,7 @@ std::vector<double> signature(const RatioProblem& problem, size_t device) {
   return all;
 }
 
-// Classes in the order of their first devices; returns these.
+// Numbers classes in the order of their first devices; returns these.
 std::vector<size_t> find_classes(const RatioProblem& problem, MergedRatios& merged) {
   std::map<std::vector<double>, int> known;
   std::vector<size_t> first;

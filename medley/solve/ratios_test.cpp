@@ -35,7 +35,7 @@ RatioMisfit misfit(const RatioProblem& problem) {
   return std::get<RatioMisfit>(best_ratios(problem));
 }
 
-// The objective as the header of the contract has it.
+// Returns the objective as defined in the header.
 double objective(const RatioProblem& problem, const std::vector<std::vector<double>>& shares) {
   double sum = 0;
   for (const RatioSegment& segment : problem.segments) {
@@ -69,8 +69,8 @@ bool fits(const RatioProblem& problem, const std::vector<std::vector<double>>& s
   return true;
 }
 
-// `fast` devices of speed `ratio` and `slow` ones of speed 1 do `work`; then everybody gets all of
-// it from shards padded to the largest.
+// `fast` devices of speed `ratio` and `slow` ones of speed 1 do `work`; then all gather it from
+// shards padded to the largest.
 RatioProblem work_and_gather(int fast, int slow, double ratio, double work, double gather) {
   RatioProblem problem{.devices = fast + slow, .parts = 1};
   RatioSegment segment{.constant = std::vector<double>(at(fast + slow), 0)};
@@ -81,7 +81,7 @@ RatioProblem work_and_gather(int fast, int slow, double ratio, double work, doub
   return problem;
 }
 
-// As slow as before, but no longer of the closed form: a second part and a second kind of segment.
+// Returns an equally slow problem with a second part and type of segment: not the closed form.
 RatioProblem in_two_parts(RatioProblem problem) {
   problem.parts = 2;
   for (RatioSegment& segment : problem.segments)
@@ -93,7 +93,7 @@ RatioProblem in_two_parts(RatioProblem problem) {
 }
 
 // With a fast devices and b slow ones the proportional division is best while gather / work < a /
-// b, the even one above, whatever the ratio of the speeds.
+// b, the even one above, for any ratio of speeds.
 TEST(Ratios, SwitchFromProportionalToEven) {
   for (const auto& [fast, slow] : {std::pair{2, 6}, {1, 1}, {3, 2}, {16, 48}}) {
     for (double ratio : {1.5, 2.0, 7.0}) {
@@ -109,8 +109,8 @@ TEST(Ratios, SwitchFromProportionalToEven) {
   }
 }
 
-// An op of more than a second made HAP's program infeasible, and what its solver had left in memory
-// was used as ratios. The unit of time must not matter.
+// HAP's program is infeasible for an op of more than a second; its solver then returns
+// uninitialised ratios. The unit of time must not matter.
 TEST(Ratios, LongSegmentsAreFeasible) {
   const Ratios seconds = solved(in_two_parts(work_and_gather(2, 6, 2, 1, 0.1)));
   for (double unit : {1e-9, 1e-3, 60.0, 1e9}) {
@@ -120,8 +120,7 @@ TEST(Ratios, LongSegmentsAreFeasible) {
   }
 }
 
-// HAP leaves the constants out. What a device spends whatever its share comes off its share:
-// 3 + 9 * 1/3 = 0 + 9 * 2/3.
+// HAP omits constants. A device's fixed time reduces its share: 3 + 9 * 1/3 = 0 + 9 * 2/3.
 TEST(Ratios, ConstantsCount) {
   RatioProblem problem{.devices = 2, .parts = 1};
   problem.segments = {{.constant = {3, 0}, .slope = {{9, 9}}}};
@@ -131,9 +130,9 @@ TEST(Ratios, ConstantsCount) {
   EXPECT_NEAR(solved(in_two_parts(problem)).seconds, 6, 1e-6);
 }
 
-// Two ops of one segment may be late on different devices; the segment is as late as the later sum:
-// 4 + 6 / 2. With a wait between them each has its own latest device: 4 + x and max(5 x, 4 + 5 (1 -
-// x)) where device 0 has x, least where x = 0.9.
+// Two ops of one segment may be slowest on different devices; the segment takes the larger sum: 4 +
+// 6 / 2. With a wait in between each has its own slowest device: 4 + x and max(5 x, 4 + 5 (1 - x))
+// for a share x of device 0, least at x = 0.9.
 TEST(Ratios, OnlySegmentsWait) {
   RatioProblem together{.devices = 2, .parts = 1};
   together.segments = {{.constant = {4, 4}, .slope = {{6, 6}}}};
@@ -163,7 +162,7 @@ TEST(Ratios, ADeviceWithoutMemoryGetsNothing) {
     EXPECT_THAT(solved(each).shares[0], Pointwise(NearlyEq(1e-6), {0.0, 0.5, 0.5}));
 }
 
-// Of 300 bytes 120 + 60 + 60 fit: if all three lack as little as possible, they lack 20 each.
+// 120 + 60 + 60 of 300 bytes fit: the least possible deficit is 20 each.
 TEST(Ratios, MisfitNamesDeviceAndBytes) {
   RatioProblem problem = work_and_gather(1, 2, 4, 1, 0);
   problem.bytes = {0, 0, 0};
@@ -172,7 +171,7 @@ TEST(Ratios, MisfitNamesDeviceAndBytes) {
   for (const RatioProblem& each : {problem, in_two_parts(problem)})
     EXPECT_NEAR(misfit(each).missing_bytes, 20, 1e-6);
 
-  problem.bytes = {0, 0, 70};  // whatever is shared
+  problem.bytes = {0, 0, 70};  // for any shares
   problem.bytes_per_share = {{1, 1, 1}};
   for (const RatioProblem& each : {problem, in_two_parts(problem)}) {
     EXPECT_EQ(misfit(each).device, 2);
@@ -191,8 +190,8 @@ TEST(Ratios, OneDeviceHasAll) {
   EXPECT_NEAR(ratios.seconds, 9.5, 1e-12);
 }
 
-// What costs nothing, or nothing that is not hidden behind something else, is divided by speed and
-// evenly where no speed is known. A solver would have put all of it on some device.
+// Free parts, or parts hidden by others, are divided by speed, and evenly if no speed is known. A
+// solver could assign all of it to one device.
 TEST(Ratios, FreePartsAreBalanced) {
   RatioProblem free{.devices = 3, .parts = 1};
   EXPECT_THAT(solved(free).shares[0], Pointwise(NearlyEq(1e-9), {1. / 3, 1. / 3, 1. / 3}));
@@ -206,7 +205,7 @@ TEST(Ratios, FreePartsAreBalanced) {
   EXPECT_GT(ratios.shares[1][2], 0.1);
 }
 
-// A plan in which nothing can be divided otherwise is priced all the same.
+// A plan without freedom is priced too.
 TEST(Ratios, NothingToDivide) {
   RatioProblem problem{.devices = 2, .parts = 0};
   problem.segments = {{.constant = {1, 2}}, {.constant = {3, 1}}};
@@ -274,9 +273,8 @@ TEST(Ratios, ClosedFormAndProgramAgree) {
   EXPECT_GT(capped, 30);
 }
 
-// Whatever B is, sum_i w_i (constant_i + slope_i B_i) + slope max_i B_i is a lower bound, least
-// where B is even over the devices of least w_i slope_i. It meets the optimum if the weights are
-// the duals.
+// For any B, sum_i w_i (constant_i + slope_i B_i) + slope max_i B_i is a lower bound. It is least
+// for B even over the devices of least w_i slope_i, and tight if the weights are the duals.
 TEST(Ratios, WeightsBoundFromBelow) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 300; ++round) {
@@ -303,7 +301,7 @@ TEST(Ratios, WeightsBoundFromBelow) {
   }
 }
 
-// All divisions in steps of 1 / steps.
+// Calls `visit` for all divisions in steps of 1 / steps.
 void for_grid(int devices,
               int parts,
               int steps,
@@ -358,7 +356,7 @@ TEST(Ratios, NoDivisionOnAGridIsBetter) {
       }
       EXPECT_NEAR(sum, 1, 1e-9);
     }
-    // A grid point next to the best division is hardly worse, unless memory forbids it.
+    // A grid point near the best division is hardly worse, unless memory forbids it.
     if (problem.capacity.empty()) {
       const double slopes =
           2.0 * parts * static_cast<double>(problem.segments.size() + problem.exchanges.size());
@@ -399,7 +397,7 @@ TEST(Ratios, AnyScaleIsSolved) {
   }
 }
 
-// 64 devices of three kinds, every layer slightly different.
+// 64 devices of three types, every layer slightly different.
 TEST(Ratios, EqualDevicesGetEqualSharesEveryTime) {
   std::mt19937_64 random(13);
   const RatioProblem kinds = random_problem(random, {3, 2, 200, 20, true});
@@ -428,7 +426,7 @@ TEST(Ratios, EqualDevicesGetEqualSharesEveryTime) {
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 
-// Layers that repeat count as often as they do.
+// Repeated layers count as often as they occur.
 TEST(Ratios, RepeatedSegmentsCount) {
   std::mt19937_64 random(17);
   RatioProblem once = random_problem(random, {4, 2, 5, 3, false});

@@ -45,12 +45,12 @@ class Water {
 
  private:
   enum State {
-    kGrows,    // does as much as the time allows
-    kFull,     // has as much as its room allows
-    kLevelled  // could do more than the level
+    kGrows,    // limited by the time
+    kFull,     // limited by its room
+    kLevelled  // limited by the level
   };
 
-  // Without a level, time goes on until there is enough for all.
+  // Without a level, time grows until all is assigned.
   void grow_to_one() {
     for (size_t c = 0; c < members_.size(); ++c) {
       share_.push_back(-constant_[c] / slope_[c]);
@@ -69,7 +69,7 @@ class Water {
         step = (most_[c] - share_[c]) * slope_[c];
         next = c;
       }
-      if (!std::isfinite(step)) break;  // full to within the rounding of the room
+      if (!std::isfinite(step)) break;  // full up to rounding of the room
       sum = next == members_.size() ? 1 : sum + step * rate();
       advance(step);
       if (next != members_.size()) become_full(next);
@@ -81,7 +81,7 @@ class Water {
     for (size_t c = 0; c < members_.size(); ++c) meets_[c] = state_[c] == kLevelled;
   }
 
-  // At the shortest time there is room for more than all: the lowest level for exactly all.
+  // At the shortest time more than all fits: finds the lowest level for exactly all.
   void level_to_one() {
     std::vector<size_t> order(members_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -102,7 +102,7 @@ class Water {
     meets_.assign(members_.size(), false);
   }
 
-  // While a longer time saves more at the exchange than it costs, on to the next kink.
+  // Moves to the next kink while a longer time saves more at the exchange than it costs.
   void lower_level() {
     for (;;) {
       const double falls = rate() / levelled();
@@ -145,7 +145,7 @@ class Water {
       if (state_[c] == kGrows) share_[c] += step / slope_[c];
   }
 
-  // By how much the shares together grow in a second.
+  // Returns the growth of all shares per second.
   double rate() const {
     double sum = 0;
     for (size_t c = 0; c < members_.size(); ++c)
@@ -160,10 +160,10 @@ class Water {
     return sum;
   }
 
-  // The duals. With `price` that of a share, a device that grows has price / slope, one at the
-  // level (price - its part of the exchange) / slope, which is zero unless it meets the time too.
-  // They sum to 1; what is left at the shortest time is with the devices whose constants make it
-  // so.
+  // Returns the duals. With `price` that of a share, a growing device has price / slope, one at the
+  // level (price - its part of the exchange) / slope. The latter is zero unless it meets the time
+  // too. They sum to 1; the rest at the shortest time goes to the devices whose constants determine
+  // it.
   std::vector<double> weights() const {
     std::vector<double> weights(members_.size(), 0);
     double meeting = 0, meeting_rate = 0;
@@ -196,7 +196,7 @@ class Water {
   std::vector<double> members_;
   std::vector<State> state_;
   std::vector<double> constant_, slope_, most_, share_;
-  std::vector<bool> meets_;  // both the time and the level
+  std::vector<bool> meets_;  // both time and level
   double weight_ = 1, exchange_ = 0, time_ = 0, level_ = 0;
 };
 
