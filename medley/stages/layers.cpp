@@ -77,7 +77,7 @@ class LayerFinder {
       if (last != kNone && last > position_of(value))
         crossings_.push_back({value, position_of(value), last, true});
     }
-    std::map<ValueId, int32_t> lowest;  // reader of what goes down
+    std::map<ValueId, int32_t> lowest;  // reader of gradients sent down
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Op& op = graph_.ops[i];
       if (op.phase != Phase::kBackward || positions_.position[i] == kNone) continue;
@@ -115,7 +115,7 @@ class LayerFinder {
     }
   }
 
-  // The flops that a layer outside of blocks should have.
+  // Returns the target flops of a layer outside of blocks.
   double usual_flops() const {
     double in_blocks = 0;
     int32_t layers = 0;
@@ -126,7 +126,7 @@ class LayerFinder {
     return layers > 0 ? in_blocks / layers : sum(sequence_.flops, 0, size_) / options_.without;
   }
 
-  // Of so many layers, each of which is divided into parts.
+  // Returns the cuts of `count` layers, each divided into parts.
   std::vector<int32_t> cuts_of(int32_t begin, int32_t end, int count) const {
     const std::vector<int32_t> between = divide(sequence_, begin, end, count);
     if (options_.parts == 1) return between;
@@ -153,7 +153,7 @@ class LayerFinder {
     for (size_t b = 0; b < result_.blocks.size(); ++b) {
       const RepeatedBlock& block = result_.blocks[b];
       rest(done, block.begin);
-      // The cuts of one block are those of all: of the second, before which there is one like it.
+      // All blocks have the cuts of the second one, which follows an equal block.
       const int32_t second = block.begin + block.length;
       const std::vector<int32_t> cuts = cuts_of(second, second + block.length, options_.per_block);
       for (int32_t i = 0; i < block.count; ++i) {
@@ -211,8 +211,8 @@ class LayerFinder {
     }
   }
 
-  // Of the ops of a layer: with each, where what it reads comes from. Values of other layers count
-  // in the order in which they are first read.
+  // Returns a token of a layer's ops and their sources. Values of other layers count in the order
+  // of their first read.
   Token token_of(const std::vector<OpId>& ops) const {
     std::map<ValueId, Token> number;
     Token token = ops.size(), next = 0;
@@ -226,7 +226,7 @@ class LayerFinder {
     return token;
   }
 
-  // The path that all ops with flops have in common, or all ops where none has.
+  // Returns the common path of all ops with flops, or of all ops if none has flops.
   std::string module_of(const Layer& layer) const {
     std::string common;
     for (const bool all : {false, true}) {

@@ -10,8 +10,8 @@
 namespace medley {
 namespace {
 
-constexpr int32_t kAllCuts = 256;  // positions, up to which all cuts are tried
-constexpr double kUneven = 2;      // times the mean: the flops of the largest layer
+constexpr int32_t kAllCuts = 256;  // positions; up to this, all cuts are tried
+constexpr double kUneven = 2;      // largest layer's flops relative to the mean
 
 class BlockFinder {
  public:
@@ -33,14 +33,14 @@ class BlockFinder {
  private:
   struct Run {
     int32_t begin = 0, end = 0, period = 0;
-    double flops = 0;  // of whole blocks
+    double flops = 0;  // in whole blocks
   };
 
   double flops(int32_t begin, int32_t end) const {
     return flops_before_[at(end)] - flops_before_[at(begin)];
   }
 
-  // The distances between equal windows that occur often enough to fill part of a period.
+  // Finds distances between equal windows that are frequent enough to fill part of a period.
   void find_periods() {
     for (const int32_t length : {1, 4}) find_periods(length);
     std::sort(periods_.begin(), periods_.end());
@@ -63,7 +63,7 @@ class BlockFinder {
       if (4 * times >= period - length) periods_.push_back(period);
   }
 
-  // Whether op `i` is like op `i - period`, where the run's first block begins at `begin`.
+  // Returns whether op `i` equals op `i - period`, with the run's first block at `begin`.
   bool like(int32_t i, int32_t period, int32_t begin) const {
     if (sequence_.token[at(i)] != sequence_.token[at(i - period)]) return false;
     const std::vector<Sequence::Source>&a = sequence_.sources[at(i)],
@@ -87,7 +87,7 @@ class BlockFinder {
   Run best_run(int32_t begin, int32_t end) const {
     Run best;
     for (const int32_t period : periods_) {
-      int32_t first = begin;  // of the earlier block
+      int32_t first = begin;  // start of the earlier block
       for (int32_t i = begin + period; i < end; ++i) {
         if (like(i, period, first)) continue;
         note({first, i, period, 0}, best);
@@ -98,7 +98,7 @@ class BlockFinder {
     return best;
   }
 
-  // Whether the second block reads what the first makes: projections side by side are no blocks.
+  // Returns whether the second block reads the first one: parallel projections are no blocks.
   bool is_chain(const RepeatedBlock& block) const {
     const int32_t second = block.begin + block.length;
     for (int32_t i = second; i < second + block.length; ++i)
@@ -107,7 +107,7 @@ class BlockFinder {
     return false;
   }
 
-  // Where the blocks begin within the run's slack: fewest bytes at their cuts, the latest of these.
+  // Aligns the blocks within the run's slack: fewest bytes at their cuts, the latest of these.
   RepeatedBlock align(const Run& run) const {
     const int32_t count = (run.end - run.begin) / run.period;
     RepeatedBlock best{run.begin, run.period, count};
@@ -141,11 +141,11 @@ class BlockFinder {
   std::vector<RepeatedBlock> blocks_;
 };
 
-// Divides positions begin .. end at some of the cuts where fewest bytes cross.
+// Divides positions begin .. end at cuts with the fewest bytes.
 class Divider {
  public:
   Divider(const Sequence& sequence, int32_t begin, int32_t end) : sequence_(sequence) {
-    // In long stretches, not those that a neighbour beats.
+    // In long stretches, cuts beaten by a neighbour are dropped.
     cuts_.push_back(begin);
     for (int32_t cut = begin + 1; cut < end; ++cut) {
       const int64_t bytes = sequence.bytes[at(cut)];
@@ -193,7 +193,7 @@ class Divider {
 
   int64_t bytes(size_t i) const { return sequence_.bytes[at(cuts_[i])]; }
 
-  // The `count` layers whose worst cut and worst layer are best; the earliest cuts on ties.
+  // Returns the `count` layers with the best worst cut and layer; ties go to the earliest cuts.
   template <typename CutCost, typename LayerCost>
   std::optional<Solution> solve(int count, CutCost cut_cost, LayerCost layer_cost) const {
     const size_t n = cuts_.size();
@@ -223,7 +223,7 @@ class Divider {
 
   const Sequence& sequence_;
   std::vector<int32_t> cuts_;  // candidates, both ends included
-  std::vector<double> flops_;  // [candidate] in front of it
+  std::vector<double> flops_;  // [candidate] before it
   double largest_ = 0, limit_ = 0;
 };
 

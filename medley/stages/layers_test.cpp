@@ -37,7 +37,7 @@ std::vector<int32_t> structures(const Layers& layers) {
   return ids;
 }
 
-// Two blocks are enough, and what is in front of and behind them is a layer each: R k + 2.
+// Two blocks suffice; the ops before and after them are a layer each: R k + 2.
 TEST(Layers, AreThoseOfTheBlocksAndTwoMore) {
   const Graph graph = gpt();
   for (const int k : {1, 2, 3}) {
@@ -52,7 +52,7 @@ TEST(Layers, AreThoseOfTheBlocksAndTwoMore) {
 
 TEST(Layers, OfEqualBlocksHaveOneStructure) {
   EXPECT_THAT(structures(layers_of(gpt(), 2)), ElementsAre(0, 1, 2, 1, 2, 3));
-  // Without the backward op that the first block has as well, it would be another layer.
+  // Without the first block's backward op it is a different layer.
   Graph graph = gpt();
   for (Op& op : graph.ops)
     if (op.name == "aten.gelu_backward.default" && op.module == "blocks.0.mlp")
@@ -60,7 +60,7 @@ TEST(Layers, OfEqualBlocksHaveOneStructure) {
   EXPECT_THAT(structures(layers_of(graph, 2)), ElementsAre(0, 1, 2, 1, 3, 4));
 }
 
-// The cut inside a block is where the residual alone crosses: behind attention.
+// Inside a block only the residual crosses the cut after attention.
 TEST(Layers, AreCutWhereTheFewestBytesCross) {
   const Graph graph = gpt();
   const Layers found = layers_of(graph, 2);
@@ -77,7 +77,7 @@ TEST(Layers, AreCutWhereTheFewestBytesCross) {
   EXPECT_EQ(found.layers[1].module, "blocks.0.attention");
 }
 
-// Layers and partition say the same about what crosses.
+// Layers and partition agree on values that cross.
 TEST(Layers, CrossWhatStagesSend) {
   const Graph graph = gpt();
   const Positions positions = place(graph);
@@ -113,12 +113,12 @@ TEST(Layers, KnowTheirParameters) {
   const Layers found = layers_of(graph, 1);
   size_t total = 0;
   for (const Layer& layer : found.layers) total += layer.parameters.size();
-  EXPECT_EQ(total, 29u);  // 28, one of them read twice
+  EXPECT_EQ(total, 29u);  // 28, one read twice
   EXPECT_EQ(found.layers.front().parameters, (std::vector<ValueId>{0, 1}));
   EXPECT_EQ(found.layers.back().parameters.front(), 0);
 }
 
-// A chain of ops, each of which reads the one before it.
+// Returns a chain of ops that each read the one before.
 Sequence chain(const std::vector<Token>& tokens) {
   Sequence sequence;
   sequence.token = tokens;
@@ -136,7 +136,7 @@ TEST(Blocks, AreTheShortestPeriod) {
               ElementsAre(RepeatedBlock{1, 3, 4}));
 }
 
-// Fewest bytes decide where the period begins: here in front of every 2.
+// The fewest bytes determine the start of the period: before every 2.
 TEST(Blocks, BeginWhereFewestBytesCross) {
   Sequence sequence = chain({3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1});
   for (size_t i = 1; i < sequence.token.size(); ++i)
@@ -155,7 +155,7 @@ TEST(Blocks, WithOtherConnectionsAreOthers) {
   EXPECT_THAT(find_blocks(sequence), ElementsAre(RepeatedBlock{3, 3, 2}));
 }
 
-// Three projections of one value repeat nothing that a pipeline could be cut at.
+// Three projections of one value are no repeats at which a pipeline could be cut.
 TEST(Blocks, SideBySideAreNone) {
   Sequence sequence = chain({9, 1, 2, 1, 2, 1, 2, 8});
   for (size_t i = 1; i < 7; i += 2) sequence.sources[i] = {{0, 0}};
@@ -164,8 +164,8 @@ TEST(Blocks, SideBySideAreNone) {
 
 TEST(Blocks, WithoutRepeatsAreNone) { EXPECT_THAT(find_blocks(chain({1, 2, 3, 4, 5})), IsEmpty()); }
 
-// Exhaustive search over all ways to cut: fewest bytes at the worst cut among those whose layers
-// all have flops and at most twice the mean, then the least largest layer.
+// Searches all ways to cut exhaustively: fewest bytes at the worst cut among those whose layers
+// have flops and at most twice the mean, then the smallest largest layer.
 TEST(Divide, IsTheBestOfAllWays) {
   uint64_t state = 1;
   const auto random = [&](uint64_t below) {

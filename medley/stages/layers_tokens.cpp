@@ -7,8 +7,8 @@
 namespace medley {
 namespace {
 
-// A site of random numbers is there once: dropout(x, rng, p, site, ..), random(rng, distribution,
-// site, ..).
+// A site of random numbers is unique: dropout(x, rng, p, site, ..), random(rng, distribution, site,
+// ..).
 size_t site_argument(const Op& op) {
   if (op.name == "medley.random.default") return 2;
   return short_name(op).starts_with("dropout") ? 3 : op.arguments.size();
@@ -22,7 +22,7 @@ class Tokenizer {
   OpTokens run() {
     for (const Input& input : graph_.inputs) {
       Token token = mix(kInput, static_cast<Token>(input.kind));
-      // Tensors of the batch are told apart; parameters of other blocks are other parameters.
+      // Batch tensors are distinguished; parameters differ between blocks.
       if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer)
         token = mix(token, of(input.name));
       text_[at(input.value)] = mix(token, of(type_of(graph_, input.value)));
@@ -37,7 +37,7 @@ class Tokenizer {
       for (ValueId value : graph_.ops[i].results) {
         if (value == kNone) continue;
         const Token result = static_cast<Token>(graph_.values[at(value)].result);
-        // Of what is computed once, readers know the type only.
+        // Readers of values computed once use only their type.
         text_[at(value)] = once ? mix(kMade, of(type_of(graph_, value))) : mix(token, result);
       }
       if (!once) continue;
@@ -103,13 +103,13 @@ class Tokenizer {
 
   const Graph& graph_;
   const Positions& positions_;
-  std::vector<Token> text_;  // [value] what a reader says of it
+  std::vector<Token> text_;  // [value] as part of a reader's token
   std::vector<ValueId> sources_;
 };
 
 }  // namespace
 
-// splitmix64 of both.
+// Returns splitmix64 of both.
 Token mix(Token a, Token b) {
   Token z = a + 0x9e3779b97f4a7c15u + (b ^ (b >> 31)) * 0xff51afd7ed558ccdu;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

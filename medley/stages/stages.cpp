@@ -78,7 +78,7 @@ class Partitioner {
     if (home != stage) transfers_[value].insert(stage);
   }
 
-  // The stages that have a part of the value.
+  // Returns the stages with a part of the value.
   std::set<int> stages_of(ValueId value) const {
     const OpId producer = graph_.values[at(value)].producer;
     std::set<int> stages;
@@ -115,7 +115,7 @@ class Partitioner {
       case Presence::kWhereRead:
         break;
     }
-    // A view of what a stage makes; or computed from parameters alone: where they are read last.
+    // A view of a stage's value is there; one computed from parameters alone is at its last reader.
     const OpId maker = graph_.values[at(positions_.root[at(output.value)])].producer;
     int stage = static_cast<int>(stages_) - 1;
     if (positions_.presence[at(maker)] == Presence::kOnce) {
@@ -133,7 +133,7 @@ class Partitioner {
     return kNone;
   }
 
-  // A stage that holds a buffer needs its new value, which may be what another buffer was.
+  // A stage with a buffer needs its new value, which may be another buffer's old one.
   void add_new_values() {
     std::map<std::string, ValueId> buffers;
     for (const Input& input : graph_.inputs)

@@ -1,4 +1,4 @@
-// A stage as a graph of its own: stage_graph().
+// Extracts a stage as a graph: stage_graph().
 
 #include <algorithm>
 
@@ -44,7 +44,7 @@ class StageExtractor {
  private:
   Graph& to() { return result_.graph; }
 
-  // Whether the stage holds a buffer that the step changes.
+  // Returns whether the stage stores a buffer that the step changes.
   bool holds(const std::string& buffer) const {
     return std::any_of(
         partition_.changing.begin(), partition_.changing.end(), [&](const Changing& changing) {
@@ -52,7 +52,7 @@ class StageExtractor {
         });
   }
 
-  // Whether the stage is the first that has a metric, which several may make.
+  // Returns whether the stage is the first with a metric, which several may compute.
   bool reports(ValueId value) const {
     const OpId producer = graph_.values[at(value)].producer;
     if (producer == kNone) return stage_ == 0;
@@ -62,7 +62,7 @@ class StageExtractor {
     return std::ranges::find_if(partition_.ops, has) - partition_.ops.begin() == stage_;
   }
 
-  // Inputs that ops of the stage read, or whose new value or gradient it has.
+  // Marks inputs that ops of the stage read, or whose new value or gradient it has.
   void mark_inputs() {
     wanted_.assign(graph_.values.size(), false);
     std::vector<bool> made(graph_.values.size(), false);
@@ -83,7 +83,7 @@ class StageExtractor {
       const InputKind kind = buffer ? InputKind::kBuffer : InputKind::kParameter;
       for (const Input& input : graph_.inputs)
         if (input.kind == kind && input.name == output.name) wanted_[at(input.value)] = true;
-      if (buffer) wanted_[at(output.value)] = true;  // which may be another input
+      if (buffer) wanted_[at(output.value)] = true;  // maybe another input
     }
   }
 
@@ -141,8 +141,8 @@ class StageExtractor {
   const Graph& graph_;
   const Partition& partition_;
   const int stage_;
-  std::vector<ValueId> local_;  // [value of the whole graph]
-  std::vector<bool> wanted_;    // [value of the whole graph]
+  std::vector<ValueId> local_;  // [global value]
+  std::vector<bool> wanted_;    // [global value]
   StageGraph result_;
 };
 

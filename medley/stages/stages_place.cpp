@@ -1,4 +1,4 @@
-// Where every op is, before any cut: place().
+// Assigns a position to every op, before any cut: place().
 
 #include <algorithm>
 #include <optional>
@@ -17,7 +17,7 @@ class Placer {
  public:
   explicit Placer(const Graph& graph)
       : graph_(graph),
-        symbols_(graph.symbols.size(), 7),  // any number: sizes are compared with their like
+        symbols_(graph.symbols.size(), 7),  // arbitrary: only sizes are compared
         depends_(graph.values.size()),
         readers_(graph.values.size()),
         parameters_(graph.values.size()),
@@ -48,17 +48,17 @@ class Placer {
   struct Depends {
     bool batch = false, parameter = false;
     bool received = false;
-    bool once = false;  // on an op that is computed once
+    bool once = false;  // on an op computed once
   };
 
   const Op& op(OpId id) const { return graph_.ops[at(id)]; }
   OpId producer(ValueId value) const { return graph_.values[at(value)].producer; }
   bool backward(OpId id) const { return op(id).phase == Phase::kBackward; }
-  // Of the op that makes what is sent in the value's place.
+  // Returns the position of the op whose result is sent instead of the value.
   int32_t position_of(ValueId value) const {
     return result_.position[at(producer(result_.root[at(value)]))];
   }
-  // Whether a stage can have the value without another stage: an input, or computed again.
+  // Returns whether each stage has the value itself: an input, or recomputed.
   bool everywhere(ValueId value) const { return !depends_[at(value)].once; }
   int64_t bytes(ValueId value) const { return num_bytes(type_of(graph_, value), symbols_); }
 
@@ -85,13 +85,13 @@ class Placer {
       if (output.kind == OutputKind::kGradient)
         outputs_[at(output.value)].push_back(inputs.at(output.name));
       if (output.kind != OutputKind::kBuffer) continue;
-      for (const Input& input : graph_.inputs)  // what changes every step is no constant
+      for (const Input& input : graph_.inputs)  // changed in every step: no constant
         if (input.kind == InputKind::kBuffer && input.name == output.name)
           depends_[at(input.value)].once = true;
     }
   }
 
-  // Marks the ops that a sum over the step reads: they are known before any stage begins.
+  // Marks the ops that a sum over the step reads, which run before any stage.
   void mark_summed() {
     for (size_t i = graph_.ops.size(); i-- > 0;) {
       const bool mean = is_mean_loss(graph_.ops[i]);
@@ -128,7 +128,7 @@ class Placer {
     if (again || of != kNone || backward(id)) return;
     forward_.push_back(id);
     const auto next = static_cast<int32_t>(result_.sequence.size());
-    // Counters of steps and the like go with the op in front of them: they make no stage.
+    // Counters, such as of steps, belong to the op before them and create no stage.
     const bool counter = !depends.batch && !depends.parameter && !depends.received;
     result_.position[at(id)] = counter ? std::max(next - 1, 0) : next;
     if (!counter) result_.sequence.push_back(id);
@@ -156,7 +156,7 @@ class Placer {
     return work(op, from, to, symbols_).flops <= kCheapFlopsPerByte * static_cast<double>(made);
   }
 
-  // Returns the operand in whose place the result would be sent for no good reason, or kNone.
+  // Returns the operand that should be sent instead of the result, or kNone.
   ValueId viewed(const Op& op) const {
     if (work_class(op.name) != WorkClass::kView || op.results.size() != 1) return kNone;
     const std::vector<ValueId> from = operands(op);
@@ -174,7 +174,7 @@ class Placer {
       }
   }
 
-  // The positions at which each parameter is read in the forward phase, ascending.
+  // Finds the positions that read each parameter in the forward phase, ascending.
   void find_uses() {
     for (OpId id : result_.sequence)
       for (ValueId value : operands(op(id)))
@@ -186,7 +186,7 @@ class Placer {
           }
   }
 
-  // Returns the highest use that is not above `limit`, if there is one.
+  // Returns the highest use up to `limit`, if any.
   std::optional<int32_t> use_below(ValueId parameter, int32_t limit) const {
     const auto found = result_.uses.find(parameter);
     if (found == result_.uses.end()) return std::nullopt;
@@ -212,8 +212,7 @@ class Placer {
     result_.position[at(id)] = highest;
   }
 
-  // Marks the additions that make one gradient of those of several readers, and what is linear
-  // behind them.
+  // Marks additions that sum the gradients of several readers, and linear ops after them.
   void split_sums() {
     for (const Output& output : graph_.outputs) {
       if (output.kind != OutputKind::kGradient) continue;
@@ -240,7 +239,7 @@ class Placer {
     });
   }
 
-  // Returns the terms if the op is a sum of terms without rows, or linear in the only one.
+  // Returns the terms if the op is a sum of terms without rows, or linear in its only one.
   std::vector<ValueId> terms_of(OpId id) {
     if (id == kNone || !backward(id) || op(id).results.size() != 1) return {};
     std::vector<ValueId> terms;
@@ -256,7 +255,7 @@ class Placer {
       places.push_back(static_cast<int>(i));
     }
     if (terms.empty() || !is_linear(id, places)) return {};
-    // Where a sum has one term only, that is its result.
+    // A single term is the result of the sum.
     for (ValueId term : terms)
       if (terms.size() > 1 && type_of(graph_, term) != type_of(graph_, op(id).results[0]))
         return {};
@@ -278,7 +277,7 @@ class Placer {
                            instance->linear.end();
   }
 
-  // The highest position at which the value is read; kNone if only outputs do.
+  // Returns the highest position that reads the value; kNone if only outputs do.
   int32_t highest_reader(ValueId value) const {
     int32_t highest = kNone;
     for (OpId id : readers_[at(value)]) {
@@ -289,7 +288,7 @@ class Placer {
     return highest;
   }
 
-  // The parameter whose gradient the value is, or a term of; kNone if it is none.
+  // Returns the parameter with this gradient or term of it, or kNone.
   ValueId gradient_of(ValueId value) const {
     if (const auto found = tied_.find(value); found != tied_.end()) return found->second;
     const std::vector<ValueId>& wanted = outputs_[at(value)];
@@ -305,7 +304,7 @@ class Placer {
   void move_down(OpId id) {
     if (!backward(id) || result_.presence[at(id)] != Presence::kOnce) return;
     const int32_t highest = result_.position[at(id)];
-    bool only = true;  // values without rows, of which only parameter gradients come
+    bool only = true;  // no rows, only parameter gradients depend on it
     int32_t wanted = kNone;
     for (ValueId value : op(id).results) {
       if (value == kNone) continue;
@@ -318,9 +317,9 @@ class Placer {
       wanted = std::max(wanted, outputs_[at(value)].empty() ? highest_reader(value) : highest);
     }
     parameter_only_[at(id)] = only;
-    int32_t lowest = 0;  // forward values come up
+    int32_t lowest = 0;  // forward values come from below
     int64_t read = 0, made = 0, moving = 0;
-    bool free = true;  // of parameters, which are not everywhere
+    bool free = true;  // for parameters, which are in some stages only
     for (ValueId value : operands(op(id))) {
       if (value == kNone) continue;
       if (everywhere(value)) {
@@ -357,11 +356,11 @@ class Placer {
   Positions result_;
   std::vector<Depends> depends_;                  // [value]
   std::vector<std::vector<OpId>> readers_;        // [value]
-  std::vector<std::vector<ValueId>> parameters_;  // [value] that it is computed again from
-  std::vector<std::vector<ValueId>> outputs_;     // [value] parameters whose gradient it is
+  std::vector<std::vector<ValueId>> parameters_;  // [value] sources of its recomputation
+  std::vector<std::vector<ValueId>> outputs_;     // [value] parameters with this gradient
   std::vector<ValueId> found_;
   std::vector<OpId> forward_;         // computed once
-  std::map<ValueId, ValueId> tied_;   // values that sums of gradients pass -> parameter
+  std::map<ValueId, ValueId> tied_;   // values in sums of gradients -> parameter
   std::vector<bool> parameter_only_;  // [op]
   std::vector<bool> summed_;          // [op]
 };

@@ -35,7 +35,7 @@ struct CutAt {
   Partition parts;
 };
 
-// The second stage begins with the op of that name.
+// Cuts the graph so that the second stage begins with the op `first`.
 CutAt cut_at(Graph graph, const std::string& first) {
   CutAt cut{std::move(graph), {}, {}};
   cut.positions = place(cut.graph);
@@ -69,7 +69,7 @@ TEST(Stages, BetweenBlocksTheResidualGoesUpAndItsGradientDown) {
   EXPECT_EQ(evaluate(total_bytes(cut.graph, both.down), {3}), 3 * 32 * 64 * 4);
 }
 
-// Both ends of the model read the table of tokens: each makes its part of the gradient.
+// Both ends of the model read the table of tokens, so each computes a part of its gradient.
 TEST(Stages, TiedWeightsHaveAPartOfTheGradientInEachStage) {
   const CutAt cut = cut_at(gpt_model(), "blocks.1.norm1/native_layer_norm#0");
   EXPECT_THAT(cut.parts.tied, ElementsAre(Tied{"tokens.weight", {0, 1}, {0, 1}}));
@@ -81,15 +81,15 @@ TEST(Stages, TiedWeightsHaveAPartOfTheGradientInEachStage) {
   }
 }
 
-// A cut behind the addition of a bias: its gradient is the sum of what comes down, and is summed
-// where the bias is, not sent.
+// The cut is after the addition of a bias. Its gradient is the sum of the incoming gradient, and is
+// summed in the bias's stage, not sent.
 TEST(Stages, GradientsOfParametersAreMadeWhereTheParametersAre) {
   const CutAt cut = cut_at(gpt_model(), "blocks.0/add#1");
   EXPECT_THAT(computed(cut, 0), testing::Contains("blocks.0.mlp.down/~sum#0"));
   EXPECT_THAT(cut.parts.tied, ElementsAre(Field(&Tied::parameter, "tokens.weight")));
 }
 
-// The labels, the loss weight and the positions are there without being sent.
+// The labels, the normaliser and the positions are available without being sent.
 TEST(Stages, WhatDependsOnTheBatchOnlyIsComputedWhereItIsRead) {
   const CutAt cut = cut_at(gpt_model(), "/nll_loss_forward#0");
   EXPECT_THAT(sent(cut.parts), ElementsAre("/_log_softmax#0 up", "/~nll_loss_backward#0 down"));
@@ -110,12 +110,12 @@ TEST(Stages, EveryOpMayBeAStage) {
     EXPECT_EQ(stage.values.size(), stage.graph.values.size());
     for (OpId id : stage.ops) there[at(id)] = true;
   }
-  // The addition of the two parts of the tied gradient is what no stage computes.
+  // No stage adds the two parts of the tied gradient.
   EXPECT_EQ(std::count(there.begin(), there.end(), false), 1);
   EXPECT_THAT(boundary(parts, 0).down, testing::SizeIs(1));
 }
 
-// What goes up and down is half as wide as what the stage computes with.
+// Values sent up and down are half as wide as those in the stage.
 constexpr char kCasts[] = R"(medley-graph 1
 graph "casts"
 symbols b
@@ -174,7 +174,7 @@ TEST(Stages, TheVerifierSeesWhatIsWrong) {
   wrong = right;
   std::swap(wrong.parts.ops[0], wrong.parts.ops[1]);
   EXPECT_THAT(fault(wrong), HasSubstr("forward stages must ascend"));
-  // Moved up, what the cast makes would have to be sent down.
+  // Moved up, the cast's result would have to be sent down.
   wrong = right;
   std::erase(wrong.parts.ops[0], 7);
   wrong.parts.ops[1].push_back(7);

@@ -1,4 +1,4 @@
-// What holds for every partition: verify().
+// Checks the invariants of partitions: verify().
 
 #include <fmt/format.h>
 
@@ -111,7 +111,7 @@ class PartitionVerifier {
         if (op.phase != Phase::kBackward && arrival->second > stage)
           fail(place(id),
                fmt::format("%{} comes down only after the forward phase: no cut here", value),
-               Blame::kCaller);  // a plan may ask for such a cut
+               Blame::kCaller);  // a plan may require such a cut
         read_.insert({value, stage});
       }
       if (!any) fail(place(id), fmt::format("stage {} must have a term of the sum", stage));
@@ -120,7 +120,7 @@ class PartitionVerifier {
     }
   }
 
-  // Every stage that reads the buffer holds it, and every stage that holds it has its new value.
+  // Checks that stages that read the buffer store it, and that all of these have its new value.
   void check_changing(const Output& output) {
     const std::string place = "buffer " + output.name;
     const auto changing = std::ranges::find(
@@ -144,7 +144,7 @@ class PartitionVerifier {
     }
   }
 
-  // Every stage that makes a part of the term adds it, and no other does.
+  // Checks that exactly the stages that compute a part of the term add it.
   void check_term(OpId id, ValueId term) const {
     const OpId producer = graph_.values[at(term)].producer;
     for (size_t s = 0; s < partition_.ops.size(); ++s) {
@@ -162,7 +162,7 @@ class PartitionVerifier {
   const Graph& graph_;
   const Positions& positions_;
   const Partition& partition_;
-  std::vector<int> counts_, stage_;                  // [op] stages that have it; one of them
+  std::vector<int> counts_, stage_;                  // [op] number of stages with it; one of them
   std::map<std::pair<ValueId, int>, int> arrivals_;  // (value, stage) -> from
   std::set<std::pair<ValueId, int>> read_;           // (value, stage) of arrivals
   std::set<std::pair<ValueId, int>> reads_;          // (value, stage) of inputs
