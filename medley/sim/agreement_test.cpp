@@ -1,6 +1,6 @@
-// What is simulated is what the emulation does: the same events at the same nanoseconds, and the
-// same bytes alive. The emulation is another program (an interpreter, an executor and a transport
-// per device, threads, a ledger); it shares the engine of the network and the prices with this one.
+// The simulation equals the emulation exactly: events, times and live bytes. The emulation is a
+// separate program (an interpreter, an executor and a transport per device, threads, a ledger).
+// Both share only the network engine and the prices.
 
 #include <gmock/gmock.h>
 
@@ -29,12 +29,12 @@ namespace {
 using ::testing::Each;
 
 constexpr uint64_t kSeeds = 40;
-// Of several pipelines: nightly there are more.
+// Returns the seeds for several pipelines; nightly runs have more.
 uint64_t several_seeds() { return seeds_of("MEDLEY_AGREEMENT_SEEDS", kSeeds); }
 
 struct Emulated {
   Trace trace;
-  std::vector<Nanoseconds> ends;  // [device], of all stages
+  std::vector<Nanoseconds> ends;  // [device], over all stages
   std::vector<int64_t> peaks;
   std::vector<std::string> errors;
 };
@@ -46,7 +46,7 @@ Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int
   return null_buffer(type.dtype, shape);
 }
 
-// One step; returns its events.
+// Runs one step; returns its events.
 std::vector<TraceEvent> run_device(const LoweredStage& stage, size_t d, Interpreter& interpreter) {
   for (const Input& input : stage.graph.inputs)
     if (stage.lifetimes[at(input.value)] == Lifetime::kRun)
@@ -61,7 +61,7 @@ std::vector<TraceEvent> run_device(const LoweredStage& stage, size_t d, Interpre
   return interpreter.run_step().events;
 }
 
-// One step of all devices, each in a thread.
+// Runs one step of all devices, each in a thread.
 Emulated emulate(const Program& program, const Cluster& cluster) {
   const Topology topology(cluster);
   const auto ledger = Ledger::create(topology);
@@ -200,7 +200,7 @@ TEST_F(Agreement, RandomSeveralPipelines) {
   }
 }
 
-// Whoever owns a matrix has and updates all of it.
+// The owner of a matrix has and updates all of it.
 TEST_F(Agreement, RandomOwnersOfWholeTensors) {
   Optimizer adafactor;
   adafactor.rules = {{"adafactor", {0.1, -0.8, 1e-12, 1e-3, 1}}};
@@ -211,7 +211,7 @@ TEST_F(Agreement, RandomOwnersOfWholeTensors) {
   }
 }
 
-// Cut anywhere, so that values skip stages; the head is tied to the embedding.
+// Cuts are arbitrary, so values skip stages; the head is tied to the embedding.
 TEST_F(Agreement, RandomPipelinesOfATransformer) {
   const Graph gpt = transformer();
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {

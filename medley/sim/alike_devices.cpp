@@ -41,7 +41,7 @@ std::vector<std::vector<int>> alike_devices(const LoweredStage& stage,
       done.push_back(std::move(devices));
       continue;
     }
-    // Others may have become fewer than they talk to.
+    // Other classes may have lost peers.
     open.insert(
         open.end(), std::make_move_iterator(done.begin()), std::make_move_iterator(done.end()));
     done.clear();

@@ -1,5 +1,4 @@
-// Devices that do the same are followed once. In a trace each has its own events: there all are
-// followed.
+// Devices in lockstep are simulated once. In a trace each has its own events, so all are simulated.
 
 #include "medley/sim/alike_devices.h"
 
@@ -41,7 +40,7 @@ class AlikeDevices : public ::testing::Test {
 
   static Graph parse(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
 
-  // By estimates, as both are followed; ops take so much longer beside communications.
+  // Compares estimates of both; ops slow down by `slowdown` during communications.
   void expect_the_same(const Graph& graph, const Plan& plan, double slowdown = 1) {
     const SizedOp other{
         "aten.gelu.default(f32[9])", "aten.gelu.default", WorkClass::kMemory, DType::kF32, {0, 72}};

@@ -43,7 +43,7 @@ class ExactNetwork final : public SimulatedNetwork {
     return bytes;
   }
 
-  std::unique_ptr<std::byte, void (*)(void*)> memory_;  // of zeros that are not there until used
+  std::unique_ptr<std::byte, void (*)(void*)> memory_;  // zeros, allocated on first use
   FlowEngine engine_;
 };
 
@@ -97,8 +97,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
     return true;
   }
 
-  // Stops after an instant in which a transfer has got its links: then it is known when it ends,
-  // and whoever waits for it may post what goes before others.
+  // Stops after an instant in which a transfer got its links. Its end is then known, and waiting
+  // devices may post messages that precede others.
   bool advance(Nanoseconds until) override {
     bool any = false;
     while (!changes_.empty() && changes_.top().at <= until) {
@@ -122,19 +122,19 @@ class EstimatedNetwork final : public SimulatedNetwork {
  private:
   struct Exchange {
     size_t instance;
-    int stream;   // of all
-    int members;  // that it stands for
+    int stream;   // over all devices
+    int members;  // in lockstep
     Nanoseconds posted;
     bool receives;
   };
   struct Instance {
     const Exchanges* exchanges;
     ExchangeKey key;
-    std::vector<int> here{};       // exchanges whose stream has come to them
-    std::vector<int> receiving{};  // those of a transfer that only receive
+    std::vector<int> here{};       // exchanges reached by their stream
+    std::vector<int> receiving{};  // receive-only ones of a transfer
     size_t num_posted = 0, num_here = 0;
     Nanoseconds begin{}, last_post{};
-    Nanoseconds left{-1};  // of a transfer: when its last byte has left
+    Nanoseconds left{-1};  // last byte of a transfer
     Nanoseconds end{-1};
   };
   struct Stream {
@@ -154,7 +154,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
     }
   };
 
-  // Of all its members; those that stand for all need not be found again.
+  // Returns the instance of all its members; a post for all of them needs no later search.
   size_t instance_of(const NetworkPost& post) {
     const auto add = [&] {
       instances_.push_back({.exchanges = post.exchanges, .key = post.key});
@@ -173,7 +173,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
     return number;
   }
 
-  // Once it is known when it ends and all have posted.
+  // Called when the end is known and all have posted.
   void note_completed(const Instance& instance) {
     if (instance.num_posted < instance.exchanges->devices.size()) return;
     completed_.insert(completed_.end(), instance.here.begin(), instance.here.end());
@@ -250,12 +250,12 @@ class EstimatedNetwork final : public SimulatedNetwork {
   const int num_streams_;
   const bool asked_who_;
   std::vector<Stream> streams_;     // [device * streams + stream]
-  std::vector<int> running_;        // [device] exchanges under way, as far as advance() has come
-  std::vector<Nanoseconds> links_;  // [link] when it is free of transfers
+  std::vector<int> running_;        // [device] running exchanges, as of advance()
+  std::vector<Nanoseconds> links_;  // [link] end of its transfers
   std::vector<Exchange> exchanges_;
-  std::vector<int> completed_;  // not told yet
+  std::vector<int> completed_;  // not yet reported
   std::deque<Instance> instances_;
-  std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;  // those not posted by all
+  std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;  // not posted by all
   std::deque<size_t> ready_;
   std::priority_queue<Change, std::vector<Change>, std::greater<>> changes_;
 };

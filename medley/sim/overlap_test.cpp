@@ -1,4 +1,4 @@
-// Ops that run while their device communicates take longer by the factor of its kind.
+// Ops that overlap communication of their device are slower by its type's factor.
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// Two nodes with ports of 1 GB/s.
+// Returns two nodes with ports of 1 GB/s.
 Cluster two_nodes() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 1, {"kind", {}, {{DType::kF32, 1e12}}, 1e9, 1e12, 0}, false, 0}};
@@ -16,7 +16,7 @@ Cluster two_nodes() {
   return cluster;
 }
 
-// A product, the all-reduce of its result, and meanwhile a second product.
+// Returns a matmul, the all-reduce of its result, and a second matmul in parallel.
 Program program_of(int64_t rows, int64_t width) {
   Program program;
   LoweredStage& stage = program.stages.emplace_back();
@@ -45,7 +45,7 @@ Program program_of(int64_t rows, int64_t width) {
 }
 
 Simulation simulated(const Program& program, double slowdown, int64_t exact_messages = 1000) {
-  // Of an op that the program does not have, and a class of which it has none.
+  // The profile has an op and a class that the program does not use.
   const SizedOp other{
       "aten.gelu.default(f32[9])", "aten.gelu.default", WorkClass::kMemory, DType::kF32, {0, 72}};
   const Profile profile{"null", {{"kind", other, {1}, 1}}, {}, {{"kind", slowdown}}};
@@ -53,7 +53,7 @@ Simulation simulated(const Program& program, double slowdown, int64_t exact_mess
 }
 
 struct Alone {
-  int64_t op, communication;  // nanoseconds
+  int64_t op, communication;  // ns
 };
 Alone alone(const Program& program) {
   const Simulation plain = simulate(program, CostModel(two_nodes()));
@@ -64,7 +64,7 @@ TEST(SimulateOverlap, AnOpBesideALongerCommunicationTakesTheFactor) {
   const Program program = program_of(1, 400'000);
   const auto [op, communication] = alone(program);
   ASSERT_GT(communication, 2 * op);
-  for (const int64_t messages : {1000, 0}) {  // followed, and estimated
+  for (const int64_t messages : {1000, 0}) {  // exact, and estimated
     const Simulation result = simulated(program, 1.5, messages);
     EXPECT_NEAR(static_cast<double>(result.devices[0].computes.value),
                 static_cast<double>(op) + 1.5 * static_cast<double>(op),
@@ -75,7 +75,7 @@ TEST(SimulateOverlap, AnOpBesideALongerCommunicationTakesTheFactor) {
   }
 }
 
-// In c nanoseconds of communication c / 1.5 are done, the rest at full speed.
+// During c ns of communication c / 1.5 are done, the rest at full speed.
 TEST(SimulateOverlap, OnlyThePartThatOverlapsIsSlower) {
   const Program program = program_of(1000, 1000);
   const auto [op, communication] = alone(program);
@@ -89,7 +89,7 @@ TEST(SimulateOverlap, OnlyThePartThatOverlapsIsSlower) {
   }
 }
 
-// To the last event: without a factor nothing has to be found out, and with 1 nothing changes.
+// All events are equal: a factor of 1 changes nothing.
 TEST(SimulateOverlap, AFactorOfOneIsNone) {
   for (const int64_t width : {1000, 400'000}) {
     const Program program = program_of(3, width);

@@ -1,5 +1,5 @@
-// Pipelines whose stages take given times and send one message per boundary and micro-batch: what
-// the timer of schedules (schedule/timer.h) says to the nanosecond.
+// Pipelines whose stages take given times and send one message per boundary and micro-batch equal
+// the schedule timer (schedule/timer.h) exactly.
 
 #include <gmock/gmock.h>
 
@@ -16,9 +16,8 @@
 namespace medley {
 namespace {
 
-// A stage is a node of its own; so that the directions of all boundaries have links of their own,
-// every boundary is a network of its own, of 1 byte per nanosecond. A device does 1 flop in a
-// nanosecond.
+// Each stage is a node, and each boundary a network of 1 byte per ns, so every direction has its
+// own link. A device does 1 flop per ns.
 Cluster cluster_of(const PipelineTimes& times) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, 1e9}}, 1e12, 1e18, 0};
@@ -34,8 +33,8 @@ Cluster cluster_of(const PipelineTimes& times) {
   return cluster;
 }
 
-// Symbols of a stage: rows of the product of its forward and of its backward call, and elements of
-// what it exchanges over the boundaries before and after it, on and back.
+// Symbols of a stage: rows of the matmuls of its forward and backward call, and elements exchanged
+// over the boundaries before and after it, in both directions.
 enum : Symbol { kForwardRows, kBackwardRows, kOnBefore, kBackBefore, kOnAfter, kBackAfter };
 
 class StageMaker {
@@ -46,7 +45,7 @@ class StageMaker {
     stage.graph.symbols = {"forward", "backward", "a", "b", "c", "d"};
   }
 
-  // The product of [rows, 1] and [1, 1].
+  // Returns the matmul of [rows, 1] and [1, 1].
   Segment product(Symbol rows) {
     const ValueId x = input({Size::of(rows), 1}), w = input({1, 1});
     Op op;
@@ -85,8 +84,8 @@ class StageMaker {
   int device_;
 };
 
-// Times are multiples of 4 ns: a product has 2 flops per row, an element 4 bytes. `slots`: how many
-// messages may be under way over each boundary.
+// Times are multiples of 4 ns: a matmul has 2 flops per row, an element 4 bytes. `slots`: the most
+// messages in transit over each boundary.
 Program program_of(const PipelineOrder& order,
                    const PipelineTimes& times,
                    const std::vector<int>& slots) {
@@ -138,8 +137,8 @@ Simulation simulate(const PipelineOrder& order,
   return simulate(program_of(order, times, slots), CostModel(cluster_of(times)), options);
 }
 
-// In multiples of 4 ns, one latency for all sizes of micro-batches, and messages of a byte at
-// least: nothing has no latency.
+// Returns times in multiples of 4 ns, one latency for all sizes of micro-batches, and messages of
+// at least a byte: an empty one has no latency.
 ScheduleRequest in_fours(ScheduleRequest request) {
   for (MicrobatchTimes& size : request.times.sizes) {
     for (StageTimes& stage : size.stages) {
@@ -168,7 +167,7 @@ std::vector<std::vector<TimeSpan>> calls_of(const Simulation& simulation, size_t
   return calls;
 }
 
-// As many as there are: nobody waits for a slot.
+// Returns a slot per micro-batch, so no call waits for one.
 std::vector<int> all_slots(const PipelineTimes& times) {
   return std::vector<int>(times.num_stages() - 1, times.num_microbatches());
 }
@@ -198,9 +197,9 @@ TEST(SimulatePipeline, EverySchedulesCallsAreWhenTheTimerSays) {
   EXPECT_GT(several, 200);
 }
 
-// With as many slots as lowering gives, calls that warm up may wait for one: less than in the
-// timer, where a message has its slot until it is read; here it has one at its sender until it has
-// left, and another where it arrives.
+// With the slots of the lowering, warm-up calls may wait for one, but less than in the timer. There
+// a message has its slot until it is read. Here it has one at its sender until it has left, and
+// another at its destination.
 TEST(SimulatePipeline, WaitsForSlotsNoLongerThanTheTimerDoes) {
   int equal = 0, all = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
@@ -220,7 +219,7 @@ TEST(SimulatePipeline, WaitsForSlotsNoLongerThanTheTimerDoes) {
   EXPECT_GT(equal, all * 99 / 100);
 }
 
-// What a program was made of is what its simulation tells of it.
+// The simulation gives back the times from which the program was built.
 TEST(SimulatePipeline, SchedulesAreChosenFromTheTimesOfStagesAndBoundaries) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const ScheduleRequest request = in_fours(random_request(seed, 5, 12));
@@ -246,19 +245,19 @@ TEST(SimulatePipeline, SchedulesAreChosenFromTheTimesOfStagesAndBoundaries) {
         EXPECT_EQ(a.boundaries[i].latency, b.boundaries[i].latency);
       }
     }
-    // Nothing is saved from forward to backward: there is room for all.
+    // No values are saved from forward to backward, so all micro-batches fit.
     EXPECT_THAT(found.max_in_flight, ::testing::Each(request.times.num_microbatches()));
   }
 }
 
-constexpr int kStageTime = 3'000'000;  // one unit of the table: forward a third, backward two
+constexpr int kStageTime = 3'000'000;  // one unit: a third forward, the rest backward
 
 struct Row {
   std::vector<double> transfers;
   double one_f_one_b, eager, published, ideal;
 };
 
-// Equal stages, F:B = 1:2, 64 micro-batches: as h1f1b_test.cpp, here of programs.
+// Equal stages, F:B = 1:2, 64 micro-batches: as in h1f1b_test.cpp, for programs.
 TEST(SimulatePipeline, TableOfEqualStages) {
   const std::vector<Row> rows = {
       {{0.05}, 68.2, 65.1, 68.2, 65.1},
@@ -293,7 +292,7 @@ TEST(SimulatePipeline, TableOfEqualStages) {
   }
 }
 
-// Where no two transfers share a link the estimate is exact, whatever waits for what.
+// If no two transfers share a link, the estimate is exact for any waits.
 TEST(SimulatePipeline, WhereLinksAreNotSharedTheEstimateIsExact) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

@@ -16,8 +16,8 @@ void add_symbols(const TensorType& type, std::set<Symbol>& symbols) {
 
 }  // namespace
 
-// Integers among the arguments matter to matrix products, attention and convolutions only: those of
-// other ops say where shards start.
+// Integer arguments matter only to matmuls, attention and convolutions; in other ops they are
+// offsets of shards.
 void add_symbols_of_work(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
   for (const auto& values : {operands(op), op.results})
     for (ValueId value : values)
@@ -126,7 +126,7 @@ Collective CommunicationPrices::collective(const Communication& communication,
   return result;
 }
 
-// Every device knows what it sends; of what other stages send, what it receives.
+// Each device has the lengths that it sends, and those that it receives from other stages.
 std::vector<int64_t> CommunicationPrices::lengths_of_messages(const Communication& communication,
                                                               int microbatch,
                                                               const std::vector<int>& members,
@@ -224,7 +224,7 @@ bool CommunicationPrices::do_the_same(int index, const std::vector<int>& devices
   const Communication& communication = stage_.communications[at(index)];
   if (!communication.devices.empty()) return true;
   const AlongAxis axis = along(stage_.mesh, communication.axis);
-  std::map<int, int> groups;  // by first member: how many of it
+  std::map<int, int> groups;  // first member -> number of its group's devices
   for (const int device : devices) ++groups[axis.first(device)];
   if (groups.size() == 1) return true;
   for (const auto& [first, members] : groups) {
@@ -247,7 +247,7 @@ NetworkSize network_size(const Program& program) {
       size.messages += here / members * most_messages(communication.kind, members);
       return;
     }
-    // One stage counts for all.
+    // Counted in one stage only.
     if (communication.devices[0] != stage.devices[0]) return;
     const auto members = static_cast<int64_t>(communication.devices.size());
     const int64_t messages = only_sends(communication) ? here * (members - here)

@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-// Those that overlap or touch are one.
+// Merges spans that overlap or touch.
 std::vector<TimeSpan> joined(std::vector<TimeSpan> spans) {
   std::ranges::sort(spans, {}, &TimeSpan::begin);
   std::vector<TimeSpan> result;
@@ -23,7 +23,7 @@ std::vector<TimeSpan> joined(std::vector<TimeSpan> spans) {
   return result;
 }
 
-// `spans`: joined.
+// Requires: `spans` are joined.
 Nanoseconds overlap(const std::vector<TimeSpan>& spans, const TimeSpan& with) {
   Nanoseconds sum;
   auto each = std::ranges::upper_bound(spans, with.begin, {}, &TimeSpan::end);
@@ -110,9 +110,9 @@ class Finder {
   const Program& program_;
   const CostModel& costs_;
   std::map<int, size_t> stage_of_;               // [device]
-  std::map<const Relay*, TimeSpan> spans_;       // from when the last member has come to it
+  std::map<const Relay*, TimeSpan> spans_;       // from the last member's arrival
   std::vector<std::vector<TimeSpan>> backward_;  // [stage]
-  std::vector<TimeSpan> all_;                    // of all stages
+  std::vector<TimeSpan> all_;                    // over all stages
 };
 
 }  // namespace

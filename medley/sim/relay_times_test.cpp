@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Devices of equal nodes; one does `flops` in a second.
+// Returns devices of equal nodes; each does `flops` per second.
 Cluster nodes(int count, double flops, double bandwidth) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e12, 1e15, 1e-9};
@@ -27,7 +27,7 @@ Cluster nodes(int count, double flops, double bandwidth) {
   return cluster;
 }
 
-// Of stages on a device each, beginning with these layers of deep.graph.
+// Returns stages on a device each, beginning with these layers of deep.graph.
 Pipeline pipeline_of(int first_device, const std::vector<int>& layers, int64_t rows, int count) {
   Pipeline pipeline;
   pipeline.microbatches.assign(at(count), {rows, {}});
@@ -73,8 +73,8 @@ class RelayTimesTest : public ::testing::Test {
   const Graph deep = read("tests/data/deep.graph");
 };
 
-// Two equal pipelines: the later layers are done while the first stages go backward, which hides
-// them; nothing hides those of the first stages.
+// Two equal pipelines: relays of later layers overlap the first stages' backward; those of the
+// first stages are exposed.
 TEST_F(RelayTimesTest, TheFirstStagesHideTheLaterOnes) {
   const Relayed found = run_deep({pipeline_of(0, {0, 2}, 100, 4), pipeline_of(2, {0, 2}, 100, 4)},
                                  nodes(4, 1e8, 1e9));
@@ -91,8 +91,8 @@ TEST_F(RelayTimesTest, TheFirstStagesHideTheLaterOnes) {
   EXPECT_EQ(first.ends - first.begins, first.alone);
 }
 
-// Nobody else is slower, so that all of its wait is for the other pipeline: until it goes backward
-// no more, and for the relay.
+// No other device is slower, so all of its idle time is for the other pipeline: until its last
+// backward, and for the relay.
 TEST_F(RelayTimesTest, AFasterPipelineWaitsForTheOther) {
   const Relayed found =
       run_deep({pipeline_of(0, {0}, 50, 1), pipeline_of(1, {0}, 200, 1)}, nodes(2, 1e8, 1e9));
@@ -109,8 +109,8 @@ TEST_F(RelayTimesTest, OnePipelineWaitsForNoOther) {
     EXPECT_EQ(device.others, Nanoseconds{});
 }
 
-// Two pipelines of up to four stages, cut anywhere, each on nodes of its own: what has time enough
-// to be hidden is, on links of many speeds.
+// Two pipelines of up to four stages, cut anywhere, each on its own nodes, with links of many
+// speeds. Every relay with enough time is overlapped.
 TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
   const std::vector<std::vector<int>> cuts = {
       {0}, {0, 1}, {0, 2}, {0, 3}, {0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}};
@@ -138,8 +138,8 @@ TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
   RecordProperty("hidden_percent", static_cast<int>(100 * (hidden / takes)));
 }
 
-// Each stage shares layers with two of the other pipeline, but for those at the ends: they do not
-// all wait for each other, but sum with one first and with the other then.
+// Each stage shares layers with two of the other pipeline, except at the ends. They do not form a
+// chain of waits, but sum with one first and then with the other.
 TEST_F(RelayTimesTest, StagesDoNotWaitForEachOtherInARow) {
   const Relayed found = run_deep({pipeline_of(0, {0, 2}, 1, 1), pipeline_of(2, {0, 1, 3}, 1, 1)},
                                  nodes(5, 1e12, 1e6));
@@ -153,7 +153,7 @@ TEST_F(RelayTimesTest, StagesDoNotWaitForEachOtherInARow) {
   }
   Nanoseconds most;
   for (const auto& [stage, time] : busy) most = std::max(most, time);
-  // In a row: twice of what the busiest stage sums, and more.
+  // A chain of waits would take at least twice the busiest stage's sums.
   EXPECT_LT((ends - begins) / most, 1.5);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 bool is_forward(FunctionKind kind) { return kind == FunctionKind::kForward; }
 
-// The stages of a pipeline: so many from `first` on in the program.
+// The stages of a pipeline: `count` of them from `first` in the program.
 struct Chain {
   size_t first = 0, count = 0;
   bool has(size_t stage) const { return stage >= first && stage < first + count; }
@@ -48,7 +48,7 @@ std::vector<std::vector<StageTimes>> stage_times(const Program& program,
   return times;
 }
 
-// Adds what stage `from` sends a neighbour: [microbatch][boundary].
+// Adds the transfers of stage `from` to a neighbour: [microbatch][boundary].
 void add_transfers(const Program& program,
                    const Chain& chain,
                    const CostModel& costs,
@@ -76,7 +76,7 @@ void add_transfers(const Program& program,
   });
 }
 
-// What the device sends to and receives from other stages in one micro-batch.
+// Returns the bytes that a device exchanges with other stages in one micro-batch.
 int64_t transferred(const LoweredStage& stage, int device) {
   int64_t bytes = 0;
   for (const Communication& communication : stage.communications)
@@ -87,8 +87,7 @@ int64_t transferred(const LoweredStage& stage, int device) {
   return bytes;
 }
 
-// One more in flight may also be one more on its way in each lane; one fewer frees what it has
-// saved at least.
+// One more in flight may also be in transit in each lane; one fewer frees at least its saved bytes.
 int room_for(const MemoryUse& use,
              int64_t transferred,
              int in_flight_now,

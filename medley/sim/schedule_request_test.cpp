@@ -52,7 +52,7 @@ int64_t peak(int64_t count) {
   return memory_use(lowered(two_nodes(1e9), {count, 1}).stages[0], 0).peak;
 }
 
-// Whatever is in flight now: no more than fit; if they do now, not many fewer.
+// For any current count the result fits; if the current one fits, it is not much smaller.
 TEST(ScheduleRequestOf, MemoryLimitsWhatIsInFlight) {
   for (int64_t now : {1, 2, 4, 8})
     for (int64_t n : {1, 2, 3, 5, 7}) {

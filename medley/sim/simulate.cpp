@@ -18,16 +18,16 @@ namespace medley {
 namespace {
 
 constexpr Nanoseconds kForever{int64_t{1} << 62};
-constexpr size_t kMemoryPoints = 1000;  // of a device in a trace
+constexpr size_t kMemoryPoints = 1000;  // per device in a trace
 
-// When a device has come to what pipelines sum together.
+// Time at which a device reaches a sum between pipelines.
 struct Arrival {
   int pipeline = 0;
   Nanoseconds at;
 };
 
-// Every device runs as far as it can without waiting; then the network goes on to the next instant
-// in which somebody may.
+// Every device runs as far as it can without waiting; then the network advances to the next instant
+// at which one may resume.
 class Simulator {
  public:
   Simulator(const Program& program, const CostModel& costs, const SimulateOptions& options);
@@ -45,7 +45,7 @@ class Simulator {
   void add_actor(int stage, std::vector<int> devices);
   std::vector<SimulatedDevice> results();
   void follow_memory(const Actor& actor, int device, SimulatedDevice& result);
-  // Returns false if the device has to wait.
+  // Return false if the device must wait.
   bool follow(Actor& actor, const Call& call, const Segment& segment);
   bool follow(Actor& actor, const Call& call, const Post& step);
   bool follow(Actor& actor, const Call& call, const Wait& step);
@@ -73,7 +73,7 @@ class Simulator {
               Nanoseconds start,
               Nanoseconds end);
   const LoweredStage& stage(const Actor& actor) const { return program_.stages[at(actor.stage)]; }
-  // Of the cluster, the first one.
+  // Returns the first device, in the cluster.
   int device(const Actor& actor) const { return stage(actor).devices[at(actor.devices[0])]; }
 
   const Program& program_;
@@ -83,16 +83,16 @@ class Simulator {
   std::vector<SegmentPrices> segments_;              // [stage]
   std::vector<CommunicationPrices> communications_;  // [stage]
   std::deque<Actor> actors_;
-  bool is_slowed_ = false;  // some by what they communicate
-  // Whether the network says what has completed; who posted it, [exchange].
+  bool is_slowed_ = false;  // some devices, by communication
+  // Whether the network reports completed exchanges; [exchange] its poster.
   bool is_told_ = false;
   std::vector<int> completed_;
   std::vector<size_t> poster_;
-  std::set<size_t> round_, next_round_;          // actors that may go on
-  size_t running_ = 0;                           // of this round; their number: none
-  std::map<std::vector<int>, uint64_t> groups_;  // of communications between stages
-  std::vector<std::vector<bool>> of_pipelines_;  // [stage][communication] of several
-  std::map<std::pair<uint64_t, int64_t>, std::vector<Arrival>> arrivals_;  // of those, by key
+  std::set<size_t> round_, next_round_;          // actors that may resume
+  size_t running_ = 0;                           // index in this round; number of actors: none
+  std::map<std::vector<int>, uint64_t> groups_;  // for communications between stages
+  std::vector<std::vector<bool>> of_pipelines_;  // [stage][communication] between pipelines
+  std::map<std::pair<uint64_t, int64_t>, std::vector<Arrival>> arrivals_;  // for those, by key
   std::vector<int64_t> bytes_by_link_;
   std::vector<int> ops_by_source_ = std::vector<int>(3);
   Simulation result_;
@@ -114,7 +114,7 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
     for (const Communication& communication : stage.communications)
       if (!communication.devices.empty() && communication.lane < 0)
         groups_.try_emplace(communication.devices, groups_.size());
-    // Of messages each device has its own; and so it has in a trace.
+    // With messages, or in a trace, each device has its own.
     if (!result_.exact && !options.trace) {
       for (std::vector<int>& devices : alike_devices(stage, costs, communications_.back()))
         add_actor(static_cast<int>(s), std::move(devices));
@@ -147,7 +147,7 @@ void Simulator::add_actor(int stage, std::vector<int> devices) {
 }
 
 void Simulator::find_pipelines() {
-  std::map<int, int> pipeline_of;  // [device of the cluster]
+  std::map<int, int> pipeline_of;  // [device in the cluster]
   for (const LoweredStage& stage : program_.stages)
     for (int device : stage.devices) pipeline_of[device] = stage.pipeline;
   for (const LoweredStage& stage : program_.stages) {
@@ -159,7 +159,7 @@ void Simulator::find_pipelines() {
   }
 }
 
-// When the last of the device's own pipeline came to what it has waited for.
+// Returns the last arrival of the device's own pipeline at its exchange.
 Nanoseconds Simulator::own_arrival(const Actor& actor, const ExchangeKey& key) const {
   Nanoseconds last;
   for (const auto& [pipeline, at] : arrivals_.at({key.group, key.number}))
@@ -172,7 +172,7 @@ Simulation Simulator::run() {
   run_all();
   while (go_on()) is_told_ ? run_woken() : run_all();
   for (Actor& actor : actors_) {
-    MEDLEY_CHECK(actor.is_done);  // else a program that deadlocks
+    MEDLEY_CHECK(actor.is_done);  // else the program deadlocks
     result_.step = std::max(result_.step, actor.clock);
   }
   for (const Actor& actor : actors_) count_traffic(actor);
@@ -195,9 +195,9 @@ Simulation Simulator::run() {
   return std::move(result_);
 }
 
-// Of all devices, in the order of the program.
+// Returns results of all devices, in program order.
 std::vector<SimulatedDevice> Simulator::results() {
-  std::vector<size_t> first;  // [stage] of its devices
+  std::vector<size_t> first;  // [stage] index of its first device
   size_t all = 0;
   for (const LoweredStage& stage : program_.stages) {
     first.push_back(all);
@@ -218,7 +218,7 @@ std::vector<SimulatedDevice> Simulator::results() {
   return devices;
 }
 
-// As long as somebody may go on.
+// Runs while a device can resume.
 void Simulator::run_all() {
   for (bool moved = true; moved;) {
     moved = false;
@@ -232,8 +232,8 @@ void Simulator::run_all() {
   is_told_ = network_->take_completed(completed_);
 }
 
-// The same, by who is known to wait for what has completed: in the same order, those behind the one
-// that runs in the same round.
+// Like run_all(), but resumes only actors whose exchange completed, in the same order; those after
+// the running one in the same round.
 void Simulator::run_woken() {
   for (wake_up(); !next_round_.empty();) {
     round_.swap(next_round_);
@@ -273,12 +273,12 @@ Nanoseconds Simulator::end_of_segment(const Actor& actor) const {
          Nanoseconds{static_cast<int64_t>((actor.underway->left + parts - 1) / parts)};
 }
 
-// To the end of a segment or to what happens next in the network, whichever is earlier: in between
-// nobody's speed changes. Returns false if nothing will happen any more.
+// Advances to the end of a segment or the next network event, whichever is earlier: no speed
+// changes in between. Returns false if no event remains.
 bool Simulator::go_on() {
   running_ = actors_.size();
   if (!is_slowed_) return network_->advance(kForever);
-  Actor* first = nullptr;  // whose segment ends first
+  Actor* first = nullptr;  // with the earliest segment end
   for (Actor& actor : actors_)
     if (actor.underway && (!first || end_of_segment(actor) < end_of_segment(*first)))
       first = &actor;
@@ -314,7 +314,7 @@ void Simulator::run_until_blocked(Actor& actor) {
   actor.is_done = walk(stage(actor), actor.at, Visitor{make, end}) && await_sent(actor);
 }
 
-// Returns false if the device has to find out first when it communicates meanwhile.
+// Returns false if the segment depends on communication in progress.
 bool Simulator::follow(Actor& actor, const Call& call, const Segment& segment) {
   const SegmentPrice& price =
       segments_[at(actor.stage)].price(segment, call.microbatch, actor.devices[0]);
@@ -340,7 +340,7 @@ bool Simulator::follow(Actor& actor, const Call& call, const Segment& segment) {
   return true;
 }
 
-// What goes on where the last span ended is one with it.
+// Merges spans that touch.
 void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan computes) const {
   if (!is_backward(call.function) || computes.begin == computes.end) return;
   std::vector<TimeSpan>& spans = actor.result.backward;
@@ -350,7 +350,7 @@ void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan compute
     spans.push_back(computes);
 }
 
-// Of one more that it posts.
+// Returns the exchanges of one more post.
 const Exchanges& Simulator::exchanges(Actor& actor, int index, int microbatch) {
   CommunicationPrices& prices = communications_[at(actor.stage)];
   const int first = prices.first_alike(microbatch);
@@ -362,7 +362,7 @@ const Exchanges& Simulator::exchanges(Actor& actor, int index, int microbatch) {
   return *place->exchanges;
 }
 
-// What its devices are the first ones of.
+// Counts traffic of groups whose first member is the actor's.
 void Simulator::count_traffic(const Actor& actor) {
   int index = 0;
   for (const Role& role : actor.roles) {
@@ -400,7 +400,7 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
   return posted;
 }
 
-// Returns false if too many transfers are under way.
+// Returns false if too many transfers are in transit.
 bool Simulator::follow(Actor& actor, const Call& call, const Post& step) {
   const int index = step.communication;
   const Communication& communication = stage(actor).communications[at(index)];
@@ -415,7 +415,7 @@ bool Simulator::follow(Actor& actor, const Call& call, const Post& step) {
   return true;
 }
 
-// That it has come to.
+// Returns the call that the actor has reached.
 SimulatedCall& Simulator::current_call(Actor& actor) const {
   std::vector<SimulatedCall>& calls = actor.result.calls;
   if (calls.size() == actor.at.call)
@@ -449,7 +449,7 @@ void Simulator::receive_ahead(Actor& actor) {
   });
 }
 
-// At the end of the step.
+// Waits for sent messages at the end of the step.
 bool Simulator::await_sent(Actor& actor) {
   for (auto& [lane, sending] : actor.sending)
     for (; !sending.empty(); sending.pop_front())
@@ -492,13 +492,13 @@ void Simulator::record_wait(const Actor& actor,
   result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};
 }
 
-// Of a segment that has taken longer than it would alone.
+// Returns a part of a segment that took longer than it does alone.
 Nanoseconds stretched(Nanoseconds part, Nanoseconds whole, Nanoseconds took) {
   if (whole == took) return part;
   return {static_cast<int64_t>(__int128{part.value} * took.value / whole.value)};
 }
 
-// Of one of the devices.
+// Follows the memory of one device.
 void Simulator::follow_memory(const Actor& actor, int device, SimulatedDevice& result) {
   const LoweredStage& on = stage(actor);
   std::vector<MemoryPoint> points;

@@ -73,14 +73,14 @@ TEST_F(Simulate, TheSlowestDeviceSetsThePace) {
   EXPECT_GT(uneven.step, simulation({{20, 20, 20}}).step);
 }
 
-// Kernels are skipped where a shard has no rows; the update is not.
+// Kernels are skipped on shards without rows; the update is not.
 TEST_F(Simulate, WithoutRowsOnlyTheUpdateIsComputed) {
   const Simulation idle = simulation({{30, 30, 0}});
   EXPECT_LT(2 * idle.devices[2].computes.value, idle.devices[0].computes.value);
   EXPECT_GT(idle.devices[2].computes, Nanoseconds{});
 }
 
-// Gradients are summed once a step, so that a second micro-batch costs no communication.
+// Gradients are summed once per step, so a second micro-batch adds no communication.
 TEST_F(Simulate, MicrobatchesAddComputeOnly) {
   const Simulation once = simulation({{20, 20, 20}});
   const Simulation twice = simulation({{20, 20, 20}, {20, 20, 20}});
@@ -89,8 +89,8 @@ TEST_F(Simulate, MicrobatchesAddComputeOnly) {
   EXPECT_LT(twice.devices[0].computes.value, 2 * once.devices[0].computes.value);
 }
 
-// A program of one device per node: a product of n ops, an all-reduce, and another product that
-// does not need the sum.
+// Returns a program of one device per node: a matmul of n ops, an all-reduce, and another matmul
+// that does not need the sum.
 Program overlapping(int num_devices, int64_t rows, int64_t width) {
   Program program;
   LoweredStage& stage = program.stages.emplace_back();
@@ -128,8 +128,8 @@ Cluster nodes_of(int count, double bandwidth, double flops = 1e9) {
   return cluster;
 }
 
-// n devices, m bytes, 1 GB/s: every algorithm that is best here brings 2 (n - 1) / n m bytes
-// through each port; direct does it in two rounds of one latency.
+// n devices, m bytes, 1 GB/s: every optimal algorithm sends 2 (n - 1) / n m bytes through each
+// port; direct does it in two rounds of one latency.
 TEST(SimulateClosedForm, AnAllReduceOnEqualLinks) {
   constexpr int kDevices = 4;
   constexpr int64_t kWidth = 100'000;
@@ -140,7 +140,7 @@ TEST(SimulateClosedForm, AnAllReduceOnEqualLinks) {
   const int64_t alone = 2 * 10'000 + 2 * (kDevices - 1) * bytes / kDevices;
   for (const SimulatedDevice& device : simulation.devices)
     EXPECT_NEAR(static_cast<double>(device.communicates.value), static_cast<double>(alone), 2);
-  // The second product is hidden behind it.
+  // The second matmul overlaps it.
   EXPECT_NEAR(static_cast<double>(simulation.step.value),
               static_cast<double>((simulation.devices[0].computes / 2).value + alone),
               2);
@@ -165,7 +165,7 @@ TEST_F(Simulate, NoFasterThanTheBusiestDeviceOrLink) {
   }
 }
 
-// With fair sharing a faster link may let one flow delay another (Braess): never by much.
+// With fair sharing a faster link may delay a flow (Braess), but never by much.
 TEST_F(Simulate, MoreBandwidthIsHardlyEverSlower) {
   Nanoseconds before = simulation({{40, 10, 10}, {5, 60, 0}}).step;
   for (int doubling = 0; doubling < 6; ++doubling) {
@@ -180,8 +180,8 @@ TEST_F(Simulate, IsDeterministic) {
   EXPECT_EQ(simulation({{40, 10, 10}, {5, 60, 0}}), simulation({{40, 10, 10}, {5, 60, 0}}));
 }
 
-// What big groups get: the estimate of each communication. Where nobody is late it is the time of
-// the messages but for rounds that devices enter one by one.
+// Large groups use the estimate of each communication. Without late members it equals the time of
+// the messages, except that devices enter rounds one by one.
 TEST(SimulateEstimated, IsCloseToTheMessages) {
   for (int devices : {2, 5, 16}) {
     const Program program = overlapping(devices, 3, 100'000);

@@ -15,7 +15,7 @@ class Walk {
   Walk(const LoweredStage& stage, const CostModel& costs, int device)
       : stage_(stage), device_(device), segments_(stage, costs), communications_(stage, costs) {}
 
-  // Returns what it takes from here on; nothing if the stage has no such function.
+  // Returns the time of a function from here on; 0 if the stage has none.
   Nanoseconds take(FunctionKind kind) {
     const Function* found = find(kind);
     if (!found) return {};
@@ -31,8 +31,8 @@ class Walk {
     return clock_ - start;
   }
 
-  // Returns what the ops of the function take that no transfer needs: nothing if there is none, or
-  // devices of the stage exchange something meanwhile, beside those ops.
+  // Returns the time of the function's ops that no transfer needs. Returns 0 if it has none, or
+  // devices of the stage communicate in parallel with these ops.
   Nanoseconds unneeded(FunctionKind kind) {
     const Function* found = find(kind);
     if (!found) return {};
@@ -78,8 +78,8 @@ class Walk {
   const int device_;
   SegmentPrices segments_;
   CommunicationPrices communications_;
-  Nanoseconds clock_, network_;      // when the device's ops, its communications are done
-  std::map<int, Nanoseconds> done_;  // communication -> when
+  Nanoseconds clock_, network_;      // end of the device's ops, of its communications
+  std::map<int, Nanoseconds> done_;  // communication -> its end
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ Cluster equal_devices(int count) {
   return cluster;
 }
 
-// Where all devices are equally far, the functions follow each other as in the simulator.
+// With all devices in lockstep, functions follow each other as in the simulator.
 TEST(StageTimes, AddUpToTheSimulatedStep) {
   const Graph graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
   for (const int devices : {1, 2, 4}) {
@@ -46,8 +46,8 @@ TEST(StageTimes, AddUpToTheSimulatedStep) {
   }
 }
 
-// Two nodes of two devices: what the first devices of the nodes send each other goes through the
-// same ports as what the second ones do.
+// Two nodes of two devices: messages between the first devices of the nodes share the ports of
+// those between the second ones.
 TEST(StageTimes, GroupsBetweenNodesShareTheirPorts) {
   const Graph graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
   Cluster cluster = equal_devices(1);
