@@ -33,7 +33,7 @@ class AtOnce {
     if (!may_have(count) || !may_win(simulate(program, *request_.costs))) return one;
     const Nanoseconds step = price(request_, program);
     best_ = {one, std::move(program), step};
-    // More micro-batches make room, and take longer.
+    // More micro-batches free memory, but take longer.
     for (bool faster = true; faster && may_have(count); count *= 2) {
       std::optional<Priced> two = priced(two_at_once(one, count));
       faster = two && two->step < best_.step;
@@ -48,7 +48,7 @@ class AtOnce {
   }
 
  private:
-  // Nothing: it cannot be lowered.
+  // Returns nullopt if the plan cannot be lowered.
   std::optional<Priced> priced(Plan plan) const {
     Program program;
     Nanoseconds step;
@@ -66,7 +66,7 @@ class AtOnce {
            count <= request_.global_batch;
   }
 
-  // A device does all but wait for the others in any order of its calls.
+  // Returns whether interleaving may win. Reordered calls shorten only the waits of a device.
   bool may_win(const Simulation& simulation) const {
     Nanoseconds least = simulation.step;
     for (const SimulatedDevice& device : simulation.devices) {
@@ -79,7 +79,7 @@ class AtOnce {
     return least / simulation.step >= kWorthTrying;
   }
 
-  // Returns whether it fits.
+  // Keeps a faster plan. Returns whether it fits.
   bool keep(std::optional<Priced> found) {
     if (!found || find_misfit(found->program, request_)) return false;
     if (found->step < best_.step) best_ = std::move(*found);
@@ -92,7 +92,7 @@ class AtOnce {
     return with_rows(plan, step_rows(plan), count);
   }
 
-  // Ports count for more where devices compute while they carry: the same for every node, then.
+  // Spreads shares over nodes if ports dominate: with overlapped compute they count for more.
   void spread_over_nodes() {
     if (uneven_ports(simulate(best_.program, *request_.costs), request_.costs->topology()) <
         kWorthTrying)
@@ -109,7 +109,7 @@ class AtOnce {
     for (std::optional<Priced>& each : found) keep(std::move(each));
   }
 
-  // What travels beside ops no longer counts for the shares.
+  // Divides by new ratios, since overlapped messages no longer affect the shares.
   void divide_otherwise() {
     for (;;) {
       const auto ratios = best_ratios(ratio_problem(best_.plan, best_.program, *request_.costs));

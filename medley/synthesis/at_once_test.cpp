@@ -1,4 +1,4 @@
-// Two micro-batches at once are taken where they are faster and fit, and only there.
+// Two interleaved micro-batches are used only if they are faster and fit.
 
 #include "medley/synthesis/at_once.h"
 
@@ -14,7 +14,7 @@
 namespace medley {
 namespace {
 
-// Four devices behind one thin bus: products are divided, and tensors travel in every layer.
+// Four devices on one low-bandwidth bus: matmuls are divided, and tensors are sent in every layer.
 class AtOnceTest : public ::testing::Test {
  protected:
   AtOnceTest()
@@ -40,7 +40,7 @@ class AtOnceTest : public ::testing::Test {
     return at_once_if_faster(asked, plan, lower(*asked.cache.analysis, plan, cluster));
   }
 
-  // All products divided by what they put out, the rows by nothing.
+  // Returns a plan with all matmuls divided by outputs, and undivided rows.
   Plan divided(int count) const {
     Plan plan;
     plan.global_batch = 256;
@@ -80,7 +80,7 @@ TEST_F(AtOnceTest, KeepsTheNumberThatIsAskedFor) {
   EXPECT_EQ(only_pipeline(found).at_once, 2);
 }
 
-// Data parallelism waits for nothing before the end of the step.
+// Data parallelism does not wait before the end of the step.
 TEST_F(AtOnceTest, LeavesPlansThatWaitForNothing) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});
@@ -90,7 +90,7 @@ TEST_F(AtOnceTest, LeavesPlansThatWaitForNothing) {
   EXPECT_EQ(tried(request(costs, analysis), rows), rows);
 }
 
-// Where nothing has room for two in flight, one after the other goes on.
+// Without memory for two in flight the micro-batches stay sequential.
 TEST_F(AtOnceTest, TakesNoMemoryThatIsNotThere) {
   const GraphAnalysis analysis = analyse(graph, {});
   const Plan one = divided(256);

@@ -38,8 +38,8 @@ std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& d
 
 namespace {
 
-// What devices take for rows of a step. What ops take need not grow evenly with rows, so a line is
-// read off where it is used.
+// Times of devices for rows of a step. Op times need not be linear in rows, so lines are fitted
+// locally.
 class RowLines {
  public:
   RowLines(const Request& request, const std::vector<int>& devices)
@@ -50,7 +50,7 @@ class RowLines {
     typical_ = std::max<int64_t>(1, request.global_batch / count / microbatches_);
   }
 
-  // Read off at these rows of a step; where a device has none, at an even share.
+  // Returns lines at these rows of a step; for a device without rows, at an even share.
   std::vector<RowTime> at(const std::vector<int64_t>& rows) {
     std::vector<RowTime> times;
     for (size_t d = 0; d < devices_.size(); ++d) {
@@ -69,7 +69,7 @@ class RowLines {
     return balance(request_.global_batch, fixed, per_row);
   }
 
-  // Seconds that the slowest device computes in a step.
+  // Returns seconds of compute per step of the slowest device.
   double slowest(const std::vector<int64_t>& rows) {
     const std::vector<RowTime> times = at(rows);
     double most = 0;
@@ -95,7 +95,7 @@ class RowLines {
   const std::vector<int>& devices_;
   const int64_t microbatches_;
   int64_t typical_ = 1;
-  std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by kind and rows
+  std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by type and rows
 };
 
 }  // namespace
@@ -108,7 +108,7 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
   RowLines lines(request, devices);
   const std::vector<int64_t> even = even_rows(request, devices);
   std::vector<int64_t> best = lines.balanced(lines.at(std::vector<int64_t>(devices.size(), 0)));
-  // The shares are fitted again as long as that is faster.
+  // Shares are fitted again while that is faster.
   for (;;) {
     std::vector<int64_t> rows = lines.balanced(lines.at(best));
     if (lines.slowest(rows) >= lines.slowest(best)) break;
@@ -154,7 +154,7 @@ Plan empty_plan(const Request& request,
 
 namespace {
 
-// The fewest micro-batches that fit into memory, unless the request says how many.
+// Returns the plan with the fewest micro-batches that fit, or the requested number.
 Outcome with_microbatches(const Request& request,
                           const std::vector<int>& devices,
                           const std::vector<int64_t>& rows) {
@@ -165,7 +165,7 @@ Outcome with_microbatches(const Request& request,
   };
   const std::string& meet = request.cache.analysis->coupling;
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
-  // Who asks for whatever is fastest need not know by how much.
+  // A search for the fastest plan needs no details of a misfit.
   if (request.cache.outcomes && !has_room_for_replicas(request))
     return Infeasible{"a device has no room for all parameters"};
 
@@ -181,7 +181,7 @@ Outcome with_microbatches(const Request& request,
     if (enough == last || (enough >= kManyMicrobatches && misfit->of_any_count))
       return explain_misfit(plan, request);
     too_few = enough;
-    // What fits in no number is looked at only to say by how much.
+    // If no number fits, only the deficit is needed.
     enough = misfit->of_any_count ? std::min(last, kManyMicrobatches) : std::min(2 * enough, last);
     std::tie(plan, misfit) = attempt(enough);
   }
@@ -205,7 +205,7 @@ std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
   const auto count = static_cast<size_t>(microbatches);
   std::vector<Microbatch> result(count);
   for (Microbatch& microbatch : result) microbatch.lengths.assign(rows.size(), 0);
-  size_t next = 0;  // whose turn it is to take a row more
+  size_t next = 0;  // next to take a row more
   for (size_t d = 0; d < rows.size(); ++d) {
     for (Microbatch& microbatch : result) microbatch.lengths[d] = rows[d] / microbatches;
     for (int64_t left = rows[d] % microbatches; left > 0; --left) {

@@ -20,7 +20,7 @@ namespace {
 
 Graph mlp() { return parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph"); }
 
-// A device and two that take twice as long, by what is written on them.
+// Returns a device and two that take twice as long, by their specifications.
 Cluster two_kinds() {
   DeviceKind whole;
   whole.name = "whole";
@@ -38,8 +38,8 @@ Cluster two_kinds() {
   return made;
 }
 
-// Ops of all powers of two of rows, which take what the roofline says times a factor from 0.4 to
-// 1.6, drawn for each kind, class and power of two of work.
+// Returns times of ops for all powers of two of rows: the roofline times a random factor from 0.4
+// to 1.6 per type, class and power of two of work.
 Profile random_profile(const Graph& prepared, const Cluster& cluster, unsigned seed) {
   std::mt19937 random(seed);
   const CostModel analytic(cluster);
@@ -68,10 +68,9 @@ Profile random_profile(const Graph& prepared, const Cluster& cluster, unsigned s
   return profile;
 }
 
-// Whatever the times of ops are as rows grow, the slowest device computes no longer than if all had
-// as many rows, but for what lowering leaves out of the graph that rows are balanced for: less than
-// 1 %. (The step may take longer all the same: devices that finish together hide less of what they
-// send.)
+// For any op times, the slowest device computes at most as long as with even rows. The tolerance of
+// 1 % covers ops that lowering omits from the balanced graph. The step may still be longer, since
+// devices that finish together overlap less communication.
 TEST(DataParallel, ProportionalComputesNoLongerThanEvenUnderAnyProfile) {
   const Graph graph = mlp();
   const Cluster cluster = two_kinds();

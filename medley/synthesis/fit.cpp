@@ -23,7 +23,7 @@ const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
   return only_pipeline(plan).microbatches;
 }
 
-// A stage of the program, which counts those of all pipelines.
+// A stage of the program, which numbers those of all pipelines.
 struct StageOfPlan {
   size_t pipeline = 0, stage = 0;
 };
@@ -42,7 +42,7 @@ std::string text_of(const Plan& plan, const StageOfPlan& where) {
   return text;
 }
 
-// Of a device, or of those that share its place on the first axis.
+// Returns the most rows of a device, or of all devices in its place on the first axis.
 int64_t most_rows(const Pipeline& pipeline, size_t stage, size_t device) {
   const Mesh& mesh = pipeline.stages[stage].mesh;
   const size_t place = device * at(mesh.shape[0]) / mesh.devices.size();
@@ -58,13 +58,13 @@ std::string microbatches_text(size_t count) {
   return count == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", count);
 }
 
-// Parts with exact lengths fit extents of their sum only, which may be the batch's.
+// Parts with exact lengths fit only extents of their sum, maybe the batch's.
 bool has_exact_lengths(const Plan& plan) {
   return std::any_of(
       plan.parts.begin(), plan.parts.end(), [](const Part& part) { return !part.lengths.empty(); });
 }
 
-// Returns the number nearest to `fails` for which `fits`, which holds for `holds` and not for
+// Returns the number nearest to `fails` for which `fits`, which is true for `holds` and false for
 // `fails`.
 template <typename Fits>
 int64_t last_that_fits(int64_t holds, int64_t fails, const Fits& fits) {
@@ -89,7 +89,7 @@ std::string more_memory(const std::vector<Misfit::Shortage>& found, const Reques
 }
 
 std::string smallest_change(const Plan& plan, const Misfit& misfit, const Request& request) {
-  // How rows go to several pipelines is not changed here.
+  // The division of rows among several pipelines stays unchanged.
   if (plan.pipelines.size() > 1) return more_memory(misfit.shortages, request);
   const std::vector<int64_t> rows = step_rows(plan);
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
@@ -112,7 +112,7 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   return more_memory(misfit.shortages, request);
 }
 
-// Without advice.
+// Returns the shortage without advice.
 Infeasible shortage_of(const Plan& plan, const Misfit& misfit, const Request& request) {
   const auto& [stage, device, use] = misfit.first;
   const DeviceKind& kind = request.cluster.kind(device);

@@ -22,7 +22,7 @@ using ::testing::ThrowsMessage;
 
 class Fit : public ::testing::Test {
  protected:
-  // `devices` alike, one per node.
+  // Returns `devices` identical ones, one per node.
   static Cluster cluster_of(int devices, double memory_bytes) {
     DeviceKind kind;
     kind.name = "kind";
@@ -51,7 +51,7 @@ class Fit : public ::testing::Test {
     return no ? to_string(*no) : "it fits";
   }
 
-  // The number before the text.
+  // Returns the number before the text.
   static int64_t number_before(const std::string& text, const std::string& what) {
     const size_t end = text.find(what);
     if (end == std::string::npos) return -1;
@@ -63,7 +63,7 @@ class Fit : public ::testing::Test {
   Cluster cluster = cluster_of(2, 64 << 10);
 };
 
-// The advice is followed: as many micro-batches fit, one less does not.
+// The advice is exact: this many micro-batches fit, one less does not.
 TEST_F(Fit, FewestMicrobatchesThatFit) {
   const std::string text = reason("data-parallel-even", 1000, 2);
   EXPECT_THAT(text, AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr(": it lacks ")));
@@ -73,8 +73,8 @@ TEST_F(Fit, FewestMicrobatchesThatFit) {
   EXPECT_NE(reason("data-parallel-even", 1000, enough - 1), "it fits");
 }
 
-// However many rows there are, few micro-batches are looked at: time and memory do not grow with
-// the rows.
+// For any number of rows few micro-batch counts are tried: time and memory do not grow with the
+// rows.
 TEST_F(Fit, HugeBatchesAreRefusedSoon) {
   const auto says_what_fits =
       AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr("\n  a global batch of "));
@@ -84,7 +84,7 @@ TEST_F(Fit, HugeBatchesAreRefusedSoon) {
               ThrowsMessage<Error>("microbatches: found 16385, expected 1 to 16384"));
 }
 
-// Rows that meet cannot be cut into micro-batches: fewer rows are what is left.
+// With cross-sample dependence micro-batches are impossible, so the advice is fewer rows.
 TEST_F(Fit, LargestBatchThatFitsWhereRowsMeet) {
   graph = parse_graph(R"(medley-graph 1
 graph "contrastive"
@@ -103,7 +103,7 @@ output loss %3
   EXPECT_NE(reason("data-parallel-even", batch + 2, 0), "it fits");
 }
 
-// Where the inputs of a step alone have no room, millions of micro-batches are not tried.
+// If a step's inputs alone do not fit, millions of micro-batches are not tried.
 TEST_F(Fit, RowsThatNoCountMakesFitNeedASmallerBatch) {
   const std::string text = reason("data-parallel-even", 100'000'000, 0);
   ASSERT_THAT(text, HasSubstr("\n  a global batch of "));
@@ -113,7 +113,7 @@ TEST_F(Fit, RowsThatNoCountMakesFitNeedASmallerBatch) {
   EXPECT_THAT(reason("hap", 100'000'000, 0), HasSubstr(" it lacks "));
 }
 
-// Lines are short: what lacks memory, where, what of it no rows change, and what would fit.
+// Short lines report the shortage, its location, the part independent of rows, and the advice.
 TEST_F(Fit, SaysInFourLinesWhatLacksMemory) {
   EXPECT_THAT(reason("data-parallel-even", 1000, 2),
               MatchesRegex("pool/0/0 .kind. needs [^\n]* and has 64 KiB: it lacks [^\n]*\n"
@@ -122,7 +122,7 @@ TEST_F(Fit, SaysInFourLinesWhatLacksMemory) {
                            "  [0-9]* micro-batches would fit"));
 }
 
-// What no rows change needs memory; every device that lacks it is counted.
+// Memory independent of rows needs more memory; all devices that lack it are counted.
 TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
   cluster = cluster_of(5, 2e3);
   EXPECT_THAT(reason("data-parallel-even", 16, 0),
@@ -153,7 +153,7 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
   EXPECT_THAT(explain_misfit(plan, request).reason, EndsWith("it lacks 1 B"));
 }
 
-// Of a pipeline the stage is named, whichever it is.
+// In a pipeline the stage is named, for any stage.
 TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
   const GraphAnalysis analysis = analyse(graph, {});
   const Request request{.graph = graph,
@@ -179,7 +179,7 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
                     HasSubstr(": it lacks ")));
 }
 
-// Of several pipelines, too, each with micro-batches of its own: how rows go to them is no advice.
+// Several pipelines have their own micro-batches; their division of rows is no advice.
 TEST_F(Fit, ThePipelineThatLacksMemoryIsNamed) {
   const GraphAnalysis analysis = analyse(graph, {});
   const Request request{.graph = graph,

@@ -7,7 +7,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Two nodes of two "a", then one node of three "b".
+// Returns two nodes of two "a", then one node of three "b".
 Cluster three_nodes() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 2, {}, false, 0}, {"b", 1, 3, {}, false, 0}};

@@ -22,8 +22,7 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
   const double even = 1 / static_cast<double>(nodes.size());
   const double largest = *std::ranges::max_element(by_speed);
   const double most = largest - level * (largest - even);
-  // Node after node, the fastest first, is held to the level, until the others have room for what
-  // is left.
+  // Nodes are capped at the level one by one, fastest first, until the others take the rest.
   std::vector<size_t> order(nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater{}, [&](size_t n) { return by_speed[n]; });

@@ -21,7 +21,7 @@ double sum_of(const std::vector<double>& shares, const std::vector<int>& devices
   return sum;
 }
 
-// Nodes with 6, 3 and 1 of 10.
+// Nodes have 6, 3 and 1 of 10.
 TEST(NodeLevels, FromSpeedToAsMuchForEveryNode) {
   const std::vector<double> speeds{2, 2, 2, 1, 2, 1};
   const std::vector<std::vector<int>> nodes{{0, 1, 2}, {3, 4}, {5}};
@@ -31,7 +31,7 @@ TEST(NodeLevels, FromSpeedToAsMuchForEveryNode) {
   EXPECT_THAT(shares_at_level(speeds, nodes, 1),
               Pointwise(DoubleNear(1e-12),
                         {third / 3, third / 3, third / 3, third / 3, third * 2 / 3, third}));
-  // Half of the way from 0.6 to a third; the others share the rest 3 : 1.
+  // Halfway from 0.6 to a third; the others share the rest 3 : 1.
   const double most = (0.6 + third) / 2, rest = 1 - most;
   EXPECT_THAT(
       shares_at_level(speeds, nodes, 0.5),
@@ -69,7 +69,7 @@ TEST(NodeLevels, NoNodeIsAboveTheLevelAndOthersShareBySpeed) {
   }
 }
 
-// Two nodes with a port each; one port is busy for 4 of 10 s, the other for 2: 1 s above average.
+// Two nodes with a port each. One port is busy for 4 of 10 s, the other for 2: 1 s above average.
 TEST(UnevenPorts, AreThoseBusierThanTheirLike) {
   Cluster cluster;
   DeviceKind kind;

@@ -14,10 +14,10 @@ namespace {
 using testing::ElementsAre;
 using testing::SizeIs;
 
-// What fits from a price on.
+// A search whose plans fit from a price on.
 struct Asked {
   double enough = 0;
-  double slow_from = 0;  // what does not fit at this price or a higher one is slow; 0: never
+  double slow_from = 0;  // price from which misfits are slow; 0: never
   std::vector<double> prices{};
   std::optional<double> last{};
 
@@ -41,7 +41,7 @@ TEST(PriceSearch, FindsThePriceToAFactorOfTwo) {
   }
 }
 
-// Then it asks nothing else.
+// It tries no other price.
 TEST(PriceSearch, GivesUpWhereNotEvenTheLeastBytesFit) {
   Asked asked{.enough = 1e5};
   EXPECT_FALSE(asked.find());
@@ -58,7 +58,7 @@ TEST(PriceSearch, BeginsWithWhatWasEnoughTheLastTime) {
   EXPECT_LT(asked.prices.size(), before);
 }
 
-// A higher price only makes slower plans.
+// A higher price would only slow plans down.
 TEST(PriceSearch, EndsWhereWhatDoesNotFitIsSlowAlready) {
   Asked asked{.enough = 100, .slow_from = 0.01};
   EXPECT_TRUE(asked.find());

@@ -33,7 +33,7 @@ std::vector<double> normalised(std::vector<double> numbers) {
   return numbers;
 }
 
-// Microbatches with the same rows, divided otherwise.
+// Returns micro-batches with equal rows in another division.
 std::vector<Microbatch> divided(std::vector<Microbatch> microbatches,
                                 const std::vector<double>& shares) {
   for (Microbatch& microbatch : microbatches)
@@ -41,9 +41,9 @@ std::vector<Microbatch> divided(std::vector<Microbatch> microbatches,
   return microbatches;
 }
 
-// One step of the program, in the order of the calls.
+// One step of the program, in call order.
 struct WorkItem {
-  const Segment* segment = nullptr;  // null: a wait, if `wait`, else a post
+  const Segment* segment = nullptr;  // null: a wait or a post, by `wait`
   bool wait = false;
   int communication = -1;
   int microbatch = 0;
@@ -64,7 +64,7 @@ std::vector<WorkItem> work_of(const LoweredStage& stage) {
   return items;
 }
 
-// A wait that is worth waiting for.
+// A wait with exposed communication.
 struct Barrier {
   size_t item = 0;
   double exposed = 0;  // seconds
@@ -108,7 +108,7 @@ class Extraction {
  private:
   size_t num_devices() const { return stage_.devices.size(); }
 
-  // Index into the parts of the symbol table, which has "even" too.
+  // Returns the index into the parts of the symbol table, which also has "even".
   int symbol_part(size_t part) const {
     return static_cast<int>(has_rows_ ? (part == 0 ? 0 : part + 1) : part + 1);
   }
@@ -138,8 +138,8 @@ class Extraction {
     }
   }
 
-  // The lengths of this device's shards under a part, those of the largest extent first; empty if
-  // nothing is cut so.
+  // Returns the lengths of this device's shards under a part, those of the largest extent first;
+  // empty if no extent uses the part.
   std::vector<std::pair<Symbol, Size>> lengths_of(size_t part, size_t device) const {
     const std::vector<int64_t>& table = stage_.tables[0][device];
     auto lengths = stage_.symbols.lengths_under(symbol_part(part));
@@ -149,7 +149,7 @@ class Extraction {
     return lengths;
   }
 
-  // The share that a device has after rounding, over all micro-batches.
+  // Returns the share of a device after rounding, over all micro-batches.
   double rounded_share(size_t part, size_t device) const {
     const auto [symbol, whole] = lengths_of(part, device)[0];
     int64_t length = 0, sum = 0;
@@ -160,9 +160,9 @@ class Extraction {
     return sum == 0 ? 0 : static_cast<double>(length) / static_cast<double>(sum);
   }
 
-  // Shares in which `device` has enough more of a part, or less where it has most, that lengths
-  // differ by some units of the smallest extent; the others share the rest as before. Nothing if it
-  // has all.
+  // Returns shares in which `device` has more of a part (less if it has most), so that lengths
+  // differ by some units of the smallest extent. The others share the rest in proportion. Returns
+  // nullopt if it has all.
   std::optional<Shares> moved(size_t part, size_t device) const {
     const std::vector<double>& now = shares_[part];
     const auto cut = lengths_of(part, device);
@@ -196,14 +196,14 @@ class Extraction {
     return known->second;
   }
 
-  // Follows the program at the present lengths, in which every segment takes as long as the kind
-  // that takes longest.
+  // Follows the program at the present lengths; every segment takes as long as on the slowest
+  // device type.
   void find_barriers() {
     std::vector<double> spent(examples_.size(), 0);  // since the last barrier
     struct Posted {
       double done = 0, takes = 0;
     };
-    std::vector<std::deque<Posted>> posted(stage_.communications.size());  // the oldest first
+    std::vector<std::deque<Posted>> posted(stage_.communications.size());  // oldest first
     double start = 0, network_free = 0;
     const auto clock = [&] { return start + *std::max_element(spent.begin(), spent.end()); };
     for (size_t i = 0; i < items_.size(); ++i) {
@@ -229,8 +229,8 @@ class Extraction {
     }
   }
 
-  // What the devices of one kind take between barriers and need of memory at present and moved
-  // lengths: [between barriers] and bytes.
+  // Times between barriers and memory of the devices of one type at present and moved lengths:
+  // [between barriers] and bytes.
   struct Reading {
     std::vector<double> seconds;
     double bytes = 0;
@@ -253,8 +253,8 @@ class Extraction {
     double constant = 0;
     std::vector<double> slope = {};  // [part]
 
-    // Through another point, in which only the share of one part differs. What falls as shares grow
-    // is rounding.
+    // Fits another point in which only the share of one part differs. Decreases with growing shares
+    // are rounding errors.
     void lean(size_t part, double before, double after, double more) {
       slope[part] = std::max(0.0, more / (after - before));
       constant = std::max(0.0, constant - slope[part] * before);
@@ -304,7 +304,7 @@ class Extraction {
     }
   }
 
-  // Lengths are integers: room for one unit more of every part is kept free.
+  // Lengths are integers, so memory for one more unit of every part is reserved.
   void add_memory(RatioProblem& problem) const {
     problem.bytes_per_share.resize(shares_.size());
     for (size_t d = 0; d < num_devices(); ++d) {
@@ -320,7 +320,7 @@ class Extraction {
     }
   }
 
-  // The slope of a communication is that of its time when the largest share of a part grows.
+  // The slope of a communication is its growth in time with the largest share of a part.
   void add_exchanges(RatioProblem& problem) {
     std::vector<Line> lines;
     for (const Barrier& barrier : barriers_)
@@ -344,7 +344,7 @@ class Extraction {
       stage_.tables = present_;
     }
     for (size_t b = 0; b < barriers_.size(); ++b) {
-      // Of what is exposed, the part up to the whole grows and shrinks with it.
+      // The exposed part, up to the whole, is proportional to the communication.
       const auto [item, exposed, whole] = barriers_[b];
       const double fraction = whole > 0 ? std::min(1.0, exposed / whole) : 0;
       RatioExchange exchange{.constant = std::max(0.0, exposed - whole), .slope = {}};
@@ -355,7 +355,7 @@ class Extraction {
   }
 
   const Plan& plan_;
-  LoweredStage stage_;  // whose tables are filled with other lengths for a while
+  LoweredStage stage_;  // its tables get other lengths temporarily
   const CostModel& costs_;
   SegmentPrices segments_;
   CommunicationPrices communications_;
@@ -365,9 +365,9 @@ class Extraction {
   std::vector<std::vector<std::vector<int64_t>>> present_;  // tables
   std::map<std::string, size_t> kinds_;
   std::vector<size_t> kind_of_;   // [device]
-  std::vector<size_t> examples_;  // [kind] its first device
+  std::vector<size_t> examples_;  // [type] its first device
   std::vector<Barrier> barriers_;
-  std::vector<Fit> fits_;  // [kind]
+  std::vector<Fit> fits_;  // [type]
   std::map<std::pair<CommunicationKind, std::vector<int64_t>>, double> collectives_;
 };
 
@@ -411,7 +411,7 @@ Plan with_shares(const Plan& plan, const std::vector<double>& shares) {
 
 Plan with_ratios(const Plan& plan, const std::vector<std::vector<double>>& shares) {
   MEDLEY_CHECK_EQ(shares.size(), ratio_parts(plan).size());
-  // What is next to nothing is nothing.
+  // Tiny shares are rounded to 0.
   Shares rounded = shares;
   for (auto& part : rounded)
     for (double& share : part)

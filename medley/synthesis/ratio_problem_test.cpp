@@ -20,7 +20,7 @@ using ::testing::Le;
 
 Graph read_graph(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
 
-// `fast` devices of one kind and `slow` ones that take `ratio` times as long.
+// Returns `fast` devices of one type and `slow` ones that take `ratio` times as long.
 Cluster cluster_of(int fast, int slow, double ratio, double bandwidth, double memory_bytes = 1e12) {
   DeviceKind kind;
   kind.name = "whole";
@@ -53,7 +53,7 @@ class RatioExtraction : public ::testing::Test {
     wanted.microbatches = microbatches;
     return std::get<Plan>(plan(wanted));
   }
-  // Megatron's pair: the hidden width divided by a part of its own.
+  // Returns Megatron's pair: the hidden width divided by its own part.
   Plan hidden_plan(const Cluster& cluster, int64_t rows, std::vector<double> shares) const {
     Plan plan = even_plan(cluster, rows);
     plan.pipelines[0].microbatches = {{rows, {}}};
@@ -80,7 +80,7 @@ std::vector<int64_t> rows_of(const Plan& plan) {
   return rows;
 }
 
-// Rows of a compute-bound model go by speed, from wherever one starts.
+// Rows of a compute-bound model are proportional to speed, from any start.
 TEST_F(RatioExtraction, RowsGoBySpeed) {
   const Cluster cluster = cluster_of(2, 1, 2, 1e12);
   const CostModel costs(cluster);
@@ -98,7 +98,7 @@ TEST_F(RatioExtraction, RowsGoBySpeed) {
   }
 }
 
-// What the extraction predicts at the present lengths is what the simulator sees.
+// At the present lengths the extraction predicts the simulated step.
 TEST_F(RatioExtraction, PredictsTheStep) {
   for (double bandwidth : {1e6, 1e8, 1e12}) {
     const Cluster cluster = cluster_of(2, 1, 2, bandwidth);
@@ -109,7 +109,7 @@ TEST_F(RatioExtraction, PredictsTheStep) {
   }
 }
 
-// No division of the rows, the two fast devices alike, is much better on the simulator.
+// No division of the rows, with the two fast devices equal, is much better in the simulator.
 TEST_F(RatioExtraction, NoRowsAreMuchBetter) {
   for (double ratio : {1.3, 3.0}) {
     for (double bandwidth : {1e7, 1e9}) {
@@ -130,8 +130,8 @@ TEST_F(RatioExtraction, NoRowsAreMuchBetter) {
   }
 }
 
-// A part of the model goes by speed as rows do; what every device does in full besides, the slow
-// one for longer, comes off its share.
+// A part of the model is proportional to speed, as rows are. Undivided work, which takes the slow
+// device longer, reduces its share.
 TEST_F(RatioExtraction, HiddenWidthGoesBySpeed) {
   const Cluster cluster = cluster_of(2, 1, 2, 1e12);
   const Plan even = hidden_plan(cluster, 4000, {1, 1, 1});
@@ -157,7 +157,7 @@ TEST_F(RatioExtraction, MicrobatchesKeepTheirNumberAndTheirSum) {
   EXPECT_LE(step(found, cluster), step(even, cluster));
 }
 
-// Where memory is short on the fast devices they get what fits.
+// If memory is short on the fast devices, they get the most that fits.
 TEST_F(RatioExtraction, MemoryCapsRows) {
   Cluster cluster = cluster_of(2, 1, 4, 1e12);
   const Plan even = even_plan(cluster, 6000);
@@ -189,7 +189,7 @@ TEST_F(RatioExtraction, OneDeviceAndReplicatedBatch) {
   EXPECT_GT(ratios(replicated, cluster).seconds, 0);
 }
 
-// A gpt of two layers: gradients are reduced while the backward pass goes on.
+// A gpt of two layers: gradients are reduced during the backward pass.
 TEST(RatioExtractionOfAModel, IsNotSlowerThanTheEvenSplit) {
   const Graph graph = read_graph("python/tests/golden/gpt.graph");
   for (double bandwidth : {1e7, 1e9}) {

@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// So that one can divide by it.
+// Keeps it a valid divisor.
 constexpr double kLeastPerRow = 1e-15;
 
 struct PhaseTimes {
@@ -34,7 +34,7 @@ RowTime row_time(const Graph& graph, const DeviceKind& kind, int64_t rows, const
   });
   const double per_row = (twice.rows - once.rows) / static_cast<double>(rows);
   const double fixed = once.rows - per_row * static_cast<double>(rows);
-  // Costs are convex in the rows, so that the line may meet the axis below zero.
+  // Costs are convex in the rows, so the line may have a negative intercept.
   if (fixed < 0)
     return {0, std::max(kLeastPerRow, once.rows / static_cast<double>(rows)), once.update};
   return {fixed, std::max(kLeastPerRow, per_row), once.update};

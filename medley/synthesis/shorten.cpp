@@ -35,7 +35,7 @@ std::string pattern_of(const std::string& name) {
   return pattern;
 }
 
-// A "*" stands for more than one number: drops the patterns that describe a name without an entry.
+// A "*" matches more than one number: drops patterns that match a name without an entry.
 void drop_matching(Choices& patterns, const Choices& exact, const std::vector<std::string>& names) {
   for (const std::string& name : names)
     if (!exact.contains(name))
@@ -43,7 +43,7 @@ void drop_matching(Choices& patterns, const Choices& exact, const std::vector<st
 }
 
 Choices shortened(const Choices& exact, const std::vector<std::string>& names) {
-  std::set<std::string> omitted;  // patterns of names that have no entry
+  std::set<std::string> omitted;  // patterns of names without an entry
   for (const std::string& name : names)
     if (!exact.contains(name)) omitted.insert(pattern_of(name));
   std::map<std::string, std::map<std::string, int>> votes;  // pattern -> text -> count

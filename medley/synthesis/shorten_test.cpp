@@ -20,7 +20,7 @@ TEST(Shorten, BlocksAlikeBecomeOneEntry) {
                                    Pair("head/mm#0", "n even")));
 }
 
-// The number behind "#" tells ops of one module apart, it repeats no block.
+// The number after "#" distinguishes ops of one module, not repeated blocks.
 TEST(Shorten, CountsOfOpsStay) {
   Stage stage;
   stage.ops = {{"a/mm#0", "n x"}, {"a/mm#1", "k x"}};
@@ -28,14 +28,14 @@ TEST(Shorten, CountsOfOpsStay) {
   EXPECT_EQ(stage.ops.size(), 2u);
 }
 
-// The first block of T5 has an op more than the others, about which the plan says nothing.
+// The first block of T5 has an extra op without an entry in the plan.
 TEST(Shorten, AnOpWithoutAnEntryStaysWithout) {
   Stage stage;
   stage.ops = {{"block.1.attention/add#0", "d2 speed"}, {"block.2.attention/add#0", "d2 speed"}};
   const Choices before = stage.ops;
   shorten(stage, {"block.0.attention/add#0", "block.1.attention/add#0", "block.2.attention/add#0"});
   EXPECT_EQ(stage.ops, before);
-  // "*" also stands for "1.cross".
+  // "*" also matches "1.cross".
   stage.ops = before;
   shorten(stage,
           {"block.1.cross.attention/add#0", "block.1.attention/add#0", "block.2.attention/add#0"});
@@ -52,7 +52,7 @@ Plan divided(const std::string& batch, const std::string& op) {
   return plan;
 }
 
-// Where nothing is divided by rows, to say who has which would mislead.
+// If no op is divided by rows, lengths of micro-batches would mislead.
 TEST(DropUnusedParts, WhatDividesNothingIsNotSaid) {
   Plan whole = divided("R", "replicate");
   drop_unused_parts(whole);

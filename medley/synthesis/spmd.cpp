@@ -28,21 +28,21 @@
 namespace medley {
 namespace {
 
-// What a search is about.
+// Parameters of a search.
 struct SearchPoint {
   SpmdStart start;
   SpmdOptions options;
   bool operator==(const SearchPoint&) const = default;
 };
 
-// What some searches have found and know of each other.
+// Results that some searches share.
 struct SearchResult {
   SpmdPriced priced;  // without plans and programs
-  SpmdAhead ahead;    // which changes no answer
+  SpmdAhead ahead;    // affects speed only
   std::vector<SearchPoint> asked;
-  std::optional<double> last_price;  // of prices per byte, the last at which something did fit
+  std::optional<double> last_price;  // last price per byte with a fit
   std::optional<SpmdCandidate> best;
-  std::optional<SpmdOptions> best_options;  // of the search for it; nothing: data parallel
+  std::optional<SpmdOptions> best_options;  // its search's; nullopt: data parallel
 };
 
 bool keep(SearchResult& found, SpmdCandidate candidate) {
@@ -52,10 +52,10 @@ bool keep(SearchResult& found, SpmdCandidate candidate) {
   return better;
 }
 
-// Of the searches from one start, or from several.
+// Result of the searches from one start, or from several.
 struct SearchVerdict {
-  bool fits = false;  // some plan, without a price on memory
-  // No plan is worth a price on memory, nor a search with more micro-batches.
+  bool fits = false;  // a plan fits without a memory price
+  // No plan justifies a memory price, nor a search with more micro-batches.
   bool cannot_win = true;
 };
 
@@ -78,7 +78,7 @@ class Synthesis {
       divide_otherwise();
     });
     std::optional<SpmdCandidate>& best = found_.best;
-    // Who has a plan to beat looks there for no memory that one axis lacks.
+    // With a plan to beat, nodes are not searched for memory that one axis lacks.
     if (!hopeless_ && (fitting_step() || !request_.faster_than)) search_nodes();
     if (!best) return request_.ask(even_ ? "data-parallel-even" : "data-parallel-proportional");
     shorten(only_pipeline(best->plan).stages[0], prepared_.names);
@@ -89,9 +89,9 @@ class Synthesis {
     return at_once_if_faster(request_, best->plan, std::move(best->program));
   }
 
-  // The least cost of the model when every device counts by its speed; of the divisions that the
-  // search starts from or spreads over nodes the cheapest, since they may balance the links that
-  // rows by speed do not.
+  // Returns the least cost of the model with devices weighted by speed. It is the minimum over the
+  // search's starts and their spreads over nodes, which may balance links better than rows by
+  // speed.
   Nanoseconds lower_bound() {
     std::vector<SpmdStart> all;
     for (size_t layout = 0; layout < starts_.layouts().size(); ++layout)
@@ -105,7 +105,7 @@ class Synthesis {
   }
 
  private:
-  // With more and more micro-batches while that is needed to fit, or helps.
+  // Uses more and more micro-batches while that is needed to fit, or helps.
   void search_one_axis() {
     std::vector<SpmdStart> all = starts_.of(0);
     bool gained_before = false;
@@ -129,8 +129,8 @@ class Synthesis {
     }
   }
 
-  // Whether from any start there is room for what holds least, in as many micro-batches as there
-  // may be, or it takes long to know. If not, no price and no number in between has room either.
+  // Returns whether the least-memory decisions fit from any start, with the most micro-batches, or
+  // it takes long to know. If not, no price and no smaller number fits either.
   bool anything_fits(const std::vector<SpmdStart>& all) {
     report(request_, request_.strategy + ": what holds least", all.size(), all.size());
     for (const SpmdStart& start : all) {
@@ -144,7 +144,7 @@ class Synthesis {
       std::optional<SpmdCandidate> least =
           decide_at(even_ ? start : starts_.with_memory(start), options);
       if (!least) continue;
-      // Whether there is room is all that matters of what is far from what is to be beaten.
+      // Plans far from the target matter only if they fit.
       const bool slow = cannot_win(found_, least->step);
       std::vector<SpmdCandidate> some;
       if (!least->fits()) some.push_back(recomputed(found_, least->plan));
@@ -158,8 +158,8 @@ class Synthesis {
     return false;
   }
 
-  // A search takes ten times as long as one of one axis, so that it is for as many micro-batches as
-  // are best there, and over where there is no memory for any of its plans.
+  // A 2-D search takes ten times as long as a 1-D one. It uses the best 1-D number of
+  // micro-batches, and ends if no plan fits.
   void search_nodes() {
     if (starts_.layouts().size() == 1) return;
     const std::optional<SpmdCandidate>& best = found_.best;
@@ -182,9 +182,9 @@ class Synthesis {
     return found_.best && found_.best->fits() ? std::optional(found_.best->step) : std::nullopt;
   }
 
-  // From all starts, on all cores, but of one axis from the first one at first where nobody knows
-  // yet what price on memory is enough. What is found does not depend on the number of cores.
-  // Removes those from which nothing can win.
+  // Searches from all starts on all cores; on one axis from the first one alone while no sufficient
+  // memory price is known. The result is independent of the number of cores. Removes starts that
+  // cannot win.
   SearchVerdict search(std::vector<SpmdStart>& all, int64_t microbatches, const std::string& what) {
     SearchVerdict ending;
     std::vector<SpmdStart> left;
@@ -222,7 +222,7 @@ class Synthesis {
     if (other.best_options) found_.best_options = other.best_options;
   }
 
-  // With the lengths that communications have from this start.
+  // Uses the lengths of communications from this start.
   Nanoseconds lower_bound(const SpmdStart& start) const {
     SpmdPricing pricing;
     const std::vector<double>& speeds = starts_.speeds(start.layout);
@@ -251,8 +251,8 @@ class Synthesis {
             .left_out = candidate.left_out};
   }
 
-  // Plans that do the same are priced once. The second time there is no program: nobody needs that
-  // of a plan that is no better than one before.
+  // Prices equivalent plans once. The second result has no program, since it is no better than the
+  // first.
   SpmdCandidate price(SearchResult& found, Plan plan) const {
     Plan meaning = meaning_of(plan);
     for (const SearchResult* known : {&found_, &std::as_const(found)})
@@ -268,8 +268,8 @@ class Synthesis {
     return candidate;
   }
 
-  // The best decisions with the shares of every level, and other decisions for the best of these:
-  // the ratios that follow know of devices, not of the ports that those of a node have in common.
+  // Finds the best decisions with the shares of every level, and new decisions for the best of
+  // these. The later ratios know devices, but not the ports that a node's devices share.
   void spread_over_nodes(SpmdOptions& options) {
     const std::vector<std::vector<double>> levels =
         shares_of_levels(request_.cluster, starts_.layouts()[0].devices, starts_.speeds(0));
@@ -279,7 +279,7 @@ class Synthesis {
     const Nanoseconds before = found_.best->step;
     Plan plan = found_.best->plan;
     drop_unused_parts(plan);
-    if (std::ranges::count(plan.parts, kSpeedPart, &Part::name) == 0) {  // all is even
+    if (std::ranges::count(plan.parts, kSpeedPart, &Part::name) == 0) {  // even shares
       const std::vector<double>& shares = levels[levels.size() / 2];
       const std::vector<int64_t> rows = apportion(request_.global_batch, shares);
       std::optional<SpmdCandidate> uneven = decide_at({0, rows, shares, {}}, options);
@@ -306,7 +306,7 @@ class Synthesis {
       keep(found_, std::move(*decided));
   }
 
-  // Returns whether it could: there may be twice as many, and rows are divided.
+  // Doubles the micro-batches. Returns false if that is forbidden, or rows are undivided.
   bool halve_microbatches(Plan& plan) const {
     const auto& microbatches = only_pipeline(plan).microbatches;
     const auto count = static_cast<int64_t>(microbatches.size());
@@ -315,7 +315,7 @@ class Synthesis {
     return true;
   }
 
-  // Whether there may be twice as many micro-batches.
+  // Returns whether twice as many micro-batches are allowed.
   bool may_double(int64_t count) const {
     return request_.microbatches == 0 && coupling_.empty() && 2 * count <= request_.global_batch;
   }
@@ -324,14 +324,14 @@ class Synthesis {
     return std::ranges::count(found_.asked, SearchPoint{start, options}) > 0;
   }
 
-  // Nothing: no decisions are allowed, or none can win.
+  // Returns nullopt if no decisions are allowed, or none can win.
   std::optional<SpmdCandidate> decide_at(const SpmdStart& start, const SpmdOptions& options) {
     SpmdDivision division = starts_.divide(start, options.microbatches);
     std::optional<SpmdCandidate> found = decide(found_, division, options);
     return found && found->beaten ? std::nullopt : std::move(found);
   }
 
-  // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
+  // Alternates ratios for the best decisions and decisions for these ratios, while it helps.
   void alternate(const SpmdOptions& options) {
     for (;;) {
       const SpmdCandidate& best = *found_.best;
@@ -350,7 +350,7 @@ class Synthesis {
     }
   }
 
-  // Data parallelism as its strategies try it first, which is their answer if it fits.
+  // Tries data parallelism as its strategies do first, which is their answer if it fits.
   void try_replicas() {
     const std::vector<int>& devices = starts_.layouts()[0].devices;
     std::vector<std::vector<int64_t>> rows{even_rows(request_, devices)};
@@ -368,7 +368,7 @@ class Synthesis {
     }
   }
 
-  // What the strategies answer else, and beside that the first decisions.
+  // Runs the strategies' remaining tries and the first decisions in parallel.
   void begin() {
     std::vector<std::optional<SpmdCandidate>> answers(asked_again_.size());
     ahead_of_first_.emplace_back();
@@ -397,8 +397,8 @@ class Synthesis {
     if (candidate.fits()) keep(found_, std::move(candidate));
   }
 
-  // The first decisions for nodes, beside the search of one axis, where that will most likely not
-  // ask for more micro-batches: there is room for data parallelism in as few.
+  // Runs the first decisions for nodes in parallel with the 1-D search if that probably needs no
+  // more micro-batches: data parallelism then fits with as few.
   template <typename OneAxis>
   void look_at_nodes_beside(const OneAxis& one_axis) {
     const std::optional<SpmdCandidate>& best = found_.best;
@@ -420,7 +420,7 @@ class Synthesis {
     return known && own ? std::min(*known, *own) : known ? known : own;
   }
 
-  // Nothing, where nobody has looked.
+  // Returns an empty result if none was precomputed.
   SpmdAhead taken(const SpmdStart& start, int64_t microbatches) {
     for (std::vector<SpmdAhead>* all : {&ahead_of_first_, &ahead_of_nodes_})
       for (SpmdAhead& ahead : *all)
@@ -443,7 +443,7 @@ class Synthesis {
       decided = decider_.decide(division, options);
     }
     if (!decided.plan) return std::nullopt;
-    // See spmd_lower_bound(): of C and O that take turns, the longer is no part of less.
+    // See spmd_lower_bound(): if C and O alternate, the longer is at least this share.
     if (options.byte_price == 0 && cannot_win(known, decided.bound, 1 + options.overlapped_count))
       return SpmdCandidate{.step = decided.bound, .modelled = decided.bound, .beaten = true};
     SpmdCandidate priced = price(known, std::move(*decided.plan));
@@ -452,7 +452,7 @@ class Synthesis {
     return priced;
   }
 
-  // `alone`: nothing else runs.
+  // `alone`: no other search runs.
   SearchVerdict search(SearchResult& known,
                        const SpmdStart& start,
                        int64_t microbatches,
@@ -467,12 +467,12 @@ class Synthesis {
       known.ahead.division = std::make_unique<SpmdDivision>(starts_.divide(start, microbatches));
     SpmdDivision& division = *known.ahead.division;
     SearchVerdict ending;
-    std::vector<double> too_large;  // with these counts of what is overlapped, and worth a price
+    std::vector<double> too_large;  // overlap weights worth a price
     for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
       std::optional<SpmdCandidate> found = decide(known, division, options);
       if (found && found->beaten) return {.fits = ending.fits, .cannot_win = true};
-      // Holding less takes longer, and so do more micro-batches.
+      // Saving memory costs time, and so do more micro-batches.
       const bool slow = found && cannot_win(known, found->step);
       ending.cannot_win &= found && (slow || cannot_win(known, found->modelled));
       if (!found) continue;
@@ -484,7 +484,7 @@ class Synthesis {
     }
     if (ending.cannot_win || too_large.empty()) return ending;
     const SpmdStart memory_counts = even_ ? start : starts_.with_memory(start);
-    std::optional<SpmdDivision> roomy;  // if it differs
+    std::optional<SpmdDivision> roomy;  // only if it differs
     if (memory_counts != start) roomy.emplace(starts_.divide(memory_counts, microbatches));
     for (double exposed : too_large) {
       options.overlapped_count = exposed;
@@ -502,14 +502,14 @@ class Synthesis {
            (request_.faster_than && time / *request_.faster_than > gain);
   }
 
-  // The same decisions, blocks computed again rather than kept.
+  // Prices the same decisions with blocks recomputed.
   SpmdCandidate recomputed(SearchResult& known, Plan plan) const {
     only_pipeline(plan).stages[0].recompute = "blocks";
     return price(known, std::move(plan));
   }
 
-  // With the smallest price per byte at which the plan fits, unless what fits is of no use. Returns
-  // false if not even what holds least fits.
+  // Finds the smallest price per byte with a fit, unless fits are useless. Returns false if not
+  // even the least-memory decisions fit.
   bool pay_for_memory(SearchResult& known, SpmdDivision& division, SpmdOptions options) const {
     return find_price(known.last_price, [&](double price) {
       options.byte_price = price;
@@ -531,7 +531,7 @@ class Synthesis {
   SearchResult found_;
   std::vector<std::string_view> asked_again_;  // strategies whose first try does not fit
   std::vector<SpmdAhead> ahead_of_first_, ahead_of_nodes_;
-  bool hopeless_ = false;  // there is no memory for any plan
+  bool hopeless_ = false;  // no plan fits
 };
 
 }  // namespace

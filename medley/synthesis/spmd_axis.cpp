@@ -14,7 +14,7 @@
 namespace medley {
 namespace {
 
-// Up to so many devices an all-to-all is priced with the lengths of every pair.
+// Up to this number of devices an all-to-all is priced with the lengths of every pair.
 constexpr size_t kExactDevices = 64;
 
 }  // namespace
@@ -84,7 +84,7 @@ const SpmdAxis::Pieces& SpmdAxis::pieces(int part, int64_t size) {
   return made;
 }
 
-// Empty for a part of another axis.
+// Returns an empty vector for a part of another axis.
 std::vector<double> SpmdAxis::shares_of(const Part& part) const {
   std::vector<double> result(groups_[0].size(), 1.0);
   if (part.name == kRows) result.assign(microbatch_.lengths.begin(), microbatch_.lengths.end());
@@ -127,7 +127,7 @@ Collective SpmdAxis::collective_of(const Pattern& pattern, int group, double byt
   return collective;
 }
 
-// How many times as much the fullest link of a group carries when all groups do the same.
+// Returns the load factor of the fullest link of a group if all groups communicate.
 double SpmdAxis::contention(const Pattern& pattern, int group) const {
   if (groups_.size() == 1) return 1;
   const Topology& topology = costs_.topology();
@@ -211,7 +211,7 @@ double SpmdAxis::price(size_t which,
     return copy(which, whole);
   if (sums && to.holding == Holding::kReplicated)
     return collective(which, {CommunicationKind::kAllReduce, -1, -1, false}, whole);
-  if (sums)  // a reduce-scatter, which is an all-gather backwards
+  if (sums)  // a reduce-scatter is a reversed all-gather
     return collective(which, {CommunicationKind::kAllGather, to.part, -1, false}, rounded(to)) +
            (to.position > 0 ? copy(which, whole) : 0);
   if (to.holding == Holding::kReplicated)
@@ -219,8 +219,8 @@ double SpmdAxis::price(size_t which,
            (from.position > 0 ? copy(which, whole) : 0);
   const bool same = from.position == to.position;
   if (groups_[0].size() > kExactDevices) {
-    // As if all had as much as the one that has most: a matrix of lengths per pair of parts would
-    // be too much to price.
+    // Assumes the largest amount everywhere: pricing a matrix of lengths per pair of parts is too
+    // expensive.
     const int even = part_index(kEven);
     const double most = std::max(held(from), held(to)) * static_cast<double>(size());
     return collective(which, {CommunicationKind::kAllToAll, even, even, same}, most) +

@@ -42,8 +42,8 @@ SpmdDecided SpmdDecider::decide_or_throw(SpmdDivision& division, const SpmdOptio
   Plan plan = division.outline;
   Stage& stage = only_pipeline(plan).stages[0];
   stage = problem.stage(found->choices, stage.mesh);
-  // As the plan will be in the end: rows that nothing is divided by would divide what is left
-  // open. With one axis, ratios and other decisions follow, which want all parts.
+  // Decides the plan in its final form: undivided rows would divide open ops. On one axis, ratios
+  // and other decisions follow, which need all parts.
   if (starts_.layouts()[division.start.layout].shape.size() > 1) drop_unused_parts(plan);
   return {options,
           std::move(plan),
@@ -77,7 +77,7 @@ SpmdAhead SpmdDecider::look_ahead(const SpmdStart& start,
   };
   std::array<SpmdDecided, kOverlappedCounts.size()> decided;
   std::array<SpmdPriced, decided.size()> priced;
-  // Returns whether it is worth a price.
+  // Returns whether the decision justifies a memory price.
   const auto decide_at = [&](size_t i) {
     SpmdOptions options;
     options.microbatches = microbatches;

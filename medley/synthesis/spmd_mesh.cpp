@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// The devices that differ in their place on one axis only, for each place on the others in order.
+// Returns devices that differ only in place on one axis, for each place on the others in order.
 std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, const AlongAxis& axis) {
   std::vector<std::vector<int>> groups;
   for (int first = 0; first < static_cast<int>(devices.size()); ++first) {
@@ -41,7 +41,7 @@ SpmdMesh::SpmdMesh(const CostModel& costs,
     along_.push_back(along(sizes, axis));
     axes_.emplace_back(costs_, groups_on(devices_, along_.back()), parts_, microbatch_);
   }
-  std::map<std::string, size_t> kinds;  // by name -> index into of_kind_
+  std::map<std::string, size_t> kinds;  // name -> index into of_kind_
   for (int d = 0; d < num_devices(); ++d) {
     const auto [found, added] = kinds.try_emplace(kind(d).name, of_kind_.size());
     if (added) of_kind_.emplace_back();
@@ -101,7 +101,7 @@ ShapeId SpmdMesh::id(const FactoredShape& shape) {
 double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
   const FactoredShape& shape = this->shape(shape_id);
   const State& state = this->state(state_id);
-  std::vector<int> cut;  // positions, once each
+  std::vector<int> cut;  // distinct positions
   MeshCut by;
   for (const AxisState& on : state) {
     const bool is_cut = on.holding == Holding::kSharded;
@@ -146,7 +146,7 @@ const std::vector<int>& SpmdMesh::steps(StateId from, StateId to) {
   return found->second;
 }
 
-// The largest that a group of these has together: what the other axis leaves of the value.
+// Returns the largest part of the value in a group: the pieces left by the other axis.
 FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& shape, size_t which) {
   FactoredShape local = shape;
   const State& state = this->state(step.from);
@@ -158,7 +158,7 @@ FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& sh
     int64_t longest = 0;
     for (const int group : axis_of(step.axis).alike()[which])
       longest =
-          std::max(longest, all[at(group)]);  // of two axes: the group is a place on the other
+          std::max(longest, all[at(group)]);  // on two axes, the group is a place on the other
     size = longest;
   }
   return local;

@@ -23,8 +23,8 @@ GraphAnalysis mesh_mlp() {
   return analyse(parse_graph(text.str(), "mlp.graph"), {});
 }
 
-// Every device a node. A pool of devices is one kind; with `own_kinds` every device is a kind of
-// its own, with the same figures: then none is like another.
+// Returns nodes of one device. A pool of devices is one type. With `own_kinds` every device has its
+// own type with the same figures, so none are merged.
 Cluster cluster_of(const std::vector<int>& counts, bool own_kinds) {
   Cluster cluster;
   const DeviceKind fastest{"k", {}, {{DType::kF32, 1e12}, {DType::kF64, 5e11}}, 1e12, 1e10, 1e-6};
@@ -50,7 +50,7 @@ Cluster cluster_of(const std::vector<int>& counts, bool own_kinds) {
   return cluster;
 }
 
-// Shares whose sum is a power of two, so that they divide others without a remainder.
+// Returns shares whose sum is a power of two, so they divide other powers evenly.
 std::vector<int64_t> random_shares(size_t devices, std::mt19937& random) {
   std::vector<int64_t> shares;
   for (size_t d = 0; d < devices; ++d) shares.push_back(1 + static_cast<int64_t>(random() % 3));
@@ -80,7 +80,7 @@ std::vector<int> random_counts(std::mt19937& random) {
   return counts;
 }
 
-// One device for all of its kind and length, against every device for itself.
+// Compares one device per type and length with all devices.
 TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
   std::mt19937 random(5);
   const GraphAnalysis analysis = mesh_mlp();
@@ -107,8 +107,8 @@ TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
   }
 }
 
-// At a size that is priced, where shares divide it without a remainder, a conversion is the
-// collective of those lengths, and copies.
+// At a priced size that shares divide evenly, a redistribution costs the collective of those
+// lengths, and copies.
 TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
   constexpr int64_t kSide = 1 << 10, kWhole = kSide * kSide;
   std::mt19937 random(6);

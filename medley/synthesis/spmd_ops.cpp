@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// Appends numbers as bytes: signatures are compared, not read.
+// Appends numbers as bytes: signatures are only compared.
 class Key {
  public:
   void add(int64_t number) { text_.append(reinterpret_cast<const char*>(&number), sizeof(number)); }
@@ -169,9 +169,9 @@ OpCatalogue::OnAxis OpCatalogue::on_axis(OpId id, const Choice& choice, bool com
   return made;
 }
 
-// Both axes may cut one factor only where nothing else would do: the rows of the batch, and values
-// of one factor, such as a bias. Anything else has a second factor to cut, which is no worse to
-// gather, and would double the choices.
+// Both axes may cut one factor only without an alternative: the rows of the batch, and values of
+// one factor, such as a bias. Other values have a second factor, which is no worse to gather;
+// cutting twice would double the choices.
 bool OpCatalogue::may_cut_twice(OpId id, const Cut& cut) const {
   const Op& op = graph_.ops[at(id)];
   const ExtentId extent = extent_of(factors_, id, cut);
@@ -190,7 +190,7 @@ bool OpCatalogue::go_together(OpId id, const OnAxis& first, const OnAxis& second
     if (first.choice.composite) return false;
     if (a.cut.factor == b.cut.factor && !may_cut_twice(id, a.cut)) return false;
   }
-  // Sums of different operands, and of products of sums, are of no use to a next op.
+  // Sums of different operands, and of products of sums, are useless to a next op.
   if (a.kind == ChoiceKind::kLinear && b.kind == ChoiceKind::kLinear && a.group != b.group)
     return false;
   // A maximum of sums is not a sum of maxima.
@@ -250,8 +250,8 @@ Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
   return static_cast<Ticks>(std::llround(total));
 }
 
-// The expansion of a composite label reads its operand about once more and all-reduces a statistic
-// twice.
+// Returns the cost of expanding a composite label: one more read of its operand and two all-reduces
+// of a statistic.
 double OpCatalogue::price_statistics(OpId id, const OnMesh& way, size_t axis) {
   FactoredShape statistic = shape(operands(graph_.ops[at(id)])[0]);
   State have = way.operands[0];
@@ -274,7 +274,7 @@ TensorType OpCatalogue::local_type(ValueId value, const State& state, int device
   return type;
 }
 
-// A graph of the one op in its local form, with the sizes of this device.
+// Times a graph of the op in its local form, with the sizes of this device.
 Nanoseconds OpCatalogue::local_time(OpId id, const OnMesh& way, int device) {
   const Op& op = graph_.ops[at(id)];
   if (work_class(op.name) == WorkClass::kView) return {};
@@ -335,10 +335,10 @@ Op OpCatalogue::localize(OpId id,
   return local;
 }
 
-// Both axes' cuts of one factor are one.
+// Both axes' cuts of one factor are merged.
 std::vector<LocalCut> OpCatalogue::local_cuts(OpId id, const MeshChoice& choice, int device) {
   std::vector<LocalCut> made;
-  int64_t piece = 0;  // of the axis before
+  int64_t piece = 0;  // on the axis before
   const SpmdMesh::MeshCut cuts = cut_of(id, choice);
   for (size_t axis = 0; axis < cuts.size(); ++axis) {
     if (cuts[axis].part < 0) continue;

@@ -31,7 +31,7 @@ SpmdProblem::SpmdProblem(const Prepared& prepared,
   finish();
 }
 
-// What depends on no input is made again wherever it is needed; complete() decides for it.
+// Marks ops without inputs, which each reader recomputes; complete() decides for them.
 void SpmdProblem::mark_sources() {
   constant_.assign(graph_.ops.size(), true);
   batch_only_.assign(graph_.ops.size(), true);
@@ -71,7 +71,7 @@ bool SpmdProblem::maps_all_readers(ValueId value, const std::map<StateId, StateI
   return true;
 }
 
-// From the last op on, so that the readers of a view of a view are known to the first one.
+// Goes backwards, so readers of a view of a view are known to the first one.
 void SpmdProblem::fold_views() {
   for (size_t i = graph_.ops.size(); i-- > 0;)
     if (op_variable_[i] >= 0 && fold_view(static_cast<OpId>(i)))
@@ -119,7 +119,7 @@ int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
   return static_cast<int>(variables_.size()) - 1;
 }
 
-// Whole or cut on each axis, by different factors; a value of one factor may be cut by both.
+// Returns whole or cut on each axis by different factors; both may cut a value of one factor.
 std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
   std::vector<State> states{{}};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
@@ -145,7 +145,7 @@ std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
   return ids;
 }
 
-// Whole, and cut by what each axis may cut the batch by, if that is divided at all.
+// Returns whole, and cut by each axis's part of the batch, if the batch is divided.
 std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
   State state(at(mesh_.num_axes()));
   std::vector<StateId> ids{mesh_.id(state)};
@@ -166,7 +166,7 @@ std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
   return ids;
 }
 
-// As complete() has it: by rows on the first axis, where the batch is divided by them.
+// Returns the placement of complete(): by rows on the first axis, if the batch is divided.
 StateId SpmdProblem::received_state(ValueId value) const {
   const std::vector<StateId> states = batch_states(value);
   return states.size() > 1 ? states[1] : states[0];
@@ -185,7 +185,7 @@ void SpmdProblem::add_inputs() {
       variable.kind = Kind::kReceived;
       variable.states = {received_state(input.value)};
     } else {
-      continue;  // replicated; the optimizer's state lies as its update is computed
+      continue;  // replicated; the update places optimizer state
     }
     std::vector<int64_t> unary(variable.states.size(), 0);
     input_variable_[at(input.value)] = add_variable(std::move(variable), std::move(unary));
@@ -206,7 +206,7 @@ void SpmdProblem::add_ops() {
   }
 }
 
-// An update is computed in a state of its parameter, or whole.
+// Returns whether an update uses a placement of its parameter, or is whole.
 bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
   const State& parameter = mesh_.state(choices.operands[0][choice]);
   for (size_t axis = 0; axis < parameter.size(); ++axis) {
@@ -218,8 +218,8 @@ bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
   return true;
 }
 
-// Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
-// views of parameters are repeated in the backward phase. They share a variable.
+// Plans do not distinguish ops of one name: the prologue repeats forward ops, and the backward
+// phase repeats views of parameters. They share a variable.
 int SpmdProblem::add_op_variable(OpId id) {
   const Op& op = graph_.ops[at(id)];
   const std::string& name = prepared_.names[at(id)];
@@ -292,8 +292,8 @@ void SpmdProblem::connect() {
   }
 }
 
-// A parameter is brought to a state anew in each phase (it is not kept gathered); anything else
-// once for all of its readers.
+// A parameter is redistributed in each phase (it is not kept gathered); other values once for all
+// readers.
 void SpmdProblem::connect_value(ValueId value,
                                 int producer,
                                 const std::vector<StateId>& from,
@@ -328,7 +328,7 @@ void SpmdProblem::connect_group(ValueId value,
   std::vector<StateId> all = from;
   for (const Reader& reader : readers)
     all.insert(all.end(), reader.wanted->begin(), reader.wanted->end());
-  // By what they are: numbers depend on what the mesh has met before.
+  // Sorted by placement: numbers depend on the mesh's history.
   std::sort(all.begin(), all.end(), [&](StateId a, StateId b) {
     return mesh_.state(a) < mesh_.state(b);
   });
@@ -342,7 +342,7 @@ void SpmdProblem::connect_group(ValueId value,
     add_edge(variable, reader.variable, value, all, *reader.wanted, times(value, reader.phase));
 }
 
-// How often a value is converted in a step for readers of this phase.
+// Returns how often per step a value is redistributed for readers of this phase.
 double SpmdProblem::times(ValueId value, Phase reader) const {
   const bool once = reader == Phase::kUpdate || stored_in_step_[at(value)];
   const double count = once ? 1 : static_cast<double>(options_.microbatches);
@@ -431,7 +431,7 @@ void SpmdProblem::connect_outputs() {
   }
 }
 
-// What is cut or whole travels as it is (lower/crossing.h), a partial sum is added up before.
+// Cut or whole values are sent unchanged (lower/crossing.h); a partial sum is reduced first.
 void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& from) {
   const StateId to = received_state(value);
   const auto is_sum = [](const AxisState& on) { return on.holding == Holding::kPartialSum; };
@@ -440,7 +440,7 @@ void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& 
       add_unary(producer, c, conversion(value, from[c], to, times(value, Phase::kForward)));
 }
 
-// Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.
+// Counts parameters, optimizer state, accumulated gradients, and values saved for backward.
 void SpmdProblem::charge_memory() {
   const auto price = [&](int variable, ValueId value, const std::vector<StateId>& states) {
     for (size_t c = 0; c < states.size(); ++c)
@@ -485,7 +485,7 @@ void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<St
   meetings_[value] = {variable, states};
 }
 
-// Numbers the variables that are left.
+// Numbers the remaining variables.
 void SpmdProblem::finish() {
   std::vector<bool> alive(variables_.size(), false);
   const std::set<OpId> folded(folded_.begin(), folded_.end());

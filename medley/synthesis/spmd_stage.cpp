@@ -1,4 +1,4 @@
-// What a solution of the problem says in a plan.
+// Converts a solution of the problem to a plan.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,7 +27,7 @@ std::optional<StateId> SpmdProblem::state_of(ValueId value,
   return meeting->second.states[at(choices[at(id)])];
 }
 
-// A view takes the state into which its root is brought; where it cannot, complete() decides.
+// A view takes the redistributed placement of its root; otherwise complete() decides.
 void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) const {
   for (const OpId id : folded_) {
     const int variable = op_variable_[at(id)];
@@ -40,8 +40,8 @@ void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) 
   }
 }
 
-// What depends on no input is no variable: it can be made as its readers want it. complete() does
-// not look ahead and divides it by rows; where they want it otherwise the plan says so.
+// Values without inputs have no variable, since readers can compute any placement. complete()
+// divides them by rows without looking ahead; the plan has entries for other placements.
 void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stage) const {
   std::map<ValueId, std::set<StateId>> wanted;  // by constants
   for (size_t i = graph_.ops.size(); i-- > 0;) {
@@ -107,12 +107,12 @@ std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) co
 Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   Stage stage;
   stage.mesh = std::move(mesh);
-  // The gradient's norm is left to complete(): a trainer may do without, and a plan is for both.
+  // complete() decides the gradient's norm: a trainer may omit it, and a plan serves both.
   for (const auto& [id, choice] : fixed_)
     if (!prepared_.roles[at(id)].is_norm())
       stage.ops[prepared_.names[at(id)]] = choice_text(id, choice);
   add_folded(choices, stage);
-  // On one axis complete() divides them, as it always has.
+  // On one axis complete() divides them.
   if (mesh_.num_axes() > 1) add_constants(choices, stage);
   for (size_t v = 0; v < variables_.size(); ++v) {
     const Variable& variable = variables_[v];

@@ -27,7 +27,7 @@ std::vector<SpmdStart> SpmdStarts::find(size_t layout) const {
                               speeds,
                               {}}};
   for (const std::vector<double>& shares : {speeds, even}) {
-    // Of two axes a search takes ten times as long, and finds even parts in that by speed.
+    // A 2-D search takes ten times as long, and includes even parts in the one by speed.
     if (layout > 0 && shares == even && speeds != even) continue;
     SpmdStart other{layout, rows, shares, {}};
     if (std::find(all.begin(), all.end(), other) == all.end()) all.push_back(std::move(other));

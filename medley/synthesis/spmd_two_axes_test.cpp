@@ -1,4 +1,4 @@
-// Synthesis on meshes of two axes.
+// Tests synthesis on 2-D meshes.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ Found optimum(const GraphAnalysis& analysis,
 constexpr double kThin = 1.25e10, kFast = 3e11;
 
 // Two nodes of four. All-reducing a quarter in each of four pairs through one port takes as long as
-// one pair takes for all of it; inside nodes nothing is shared.
+// one pair with all of it; inside nodes no link is shared.
 TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
   const CostModel costs(nodes_of(2, 4, kThin, kFast));
   SpmdMesh mesh = mesh_of(costs, {2, 4}, 64);
@@ -98,7 +98,7 @@ TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
   EXPECT_NEAR(inside, ticks(CommunicationKind::kAllReduce, {0, 1, 2, 3}, {1 << 25}), 1);
 }
 
-// Every pair of devices on a fabric of its own: no port is shared, whichever axis it is.
+// Every pair of devices has its own fabric, so no axis shares ports.
 TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
   const CostModel costs(nodes_of(1, 4, kThin, kFast));
   SpmdMesh mesh = mesh_of(costs, {2, 2}, 64);
@@ -111,7 +111,7 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
       1);
 }
 
-// Rows divided over two axes are rows divided over one, for whoever computes.
+// For compute, rows divided over two axes equal rows divided over one.
 TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
   const GraphAnalysis analysis = analyse(graph_of("mlp.graph"), {});
   const CostModel costs(nodes_of(2, 4, kThin, kFast));
@@ -145,9 +145,9 @@ symbols b
 output loss %4
 )";
 
-// The cost of the choices of all ops and of the states of w and x, added up by hand: each op, and
-// each conversion from where a value is made to where it is read. The product is brought once to a
-// state from which both operands of its square are made.
+// Costs of the choices of all ops and the placements of w and x, summed by hand: each op, and each
+// redistribution between producer and reader. The product is redistributed once, for both operands
+// of its square.
 class Squares {
  public:
   Squares(const GraphAnalysis& analysis, OpCatalogue& catalogue)
@@ -237,7 +237,7 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
   EXPECT_GT(products.size(), 1u);
 }
 
-// Whether it comes first or last.
+// The axis may come first or last.
 TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
   for (const char* name : {"mlp.graph", "gpt.graph"}) {
     const GraphAnalysis analysis = analyse(graph_of(name), {});
@@ -251,7 +251,7 @@ TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
   }
 }
 
-// Micro-batches of four rows: too few for eight devices, so one axis would have to cut the tokens,
+// Micro-batches of four rows are too few for eight devices. One axis would have to cut the tokens,
 // whose keys and values then travel between nodes.
 TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
   const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
@@ -275,7 +275,7 @@ TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
   EXPECT_GT(static_cast<double>(one.cost), 1.15 * static_cast<double>(two.cost));
 }
 
-// Where all links are alike two axes have nothing to offer, and cost next to nothing.
+// If all links are equal, two axes gain nothing and cost next to nothing.
 TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
   const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
   const Cluster cluster = nodes_of(1, 8, kThin, kFast);
@@ -303,7 +303,7 @@ Request request_of(const Graph& graph,
           .cache = {.analysis = &analysis}};
 }
 
-// The optimum of two axes is below that of one here, so that the bound of one would not do.
+// The optimum of two axes is below that of one here, so the bound of one is insufficient.
 TEST(Hap, TheBoundIsOneOfBothMeshes) {
   const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});
@@ -318,7 +318,7 @@ TEST(Hap, TheBoundIsOneOfBothMeshes) {
   EXPECT_GT(one, 3 * two);
 }
 
-// Eight rows are not worth the exchange of all gradients over ten gigabit per second.
+// Eight rows do not justify the exchange of all gradients over ten gigabit per second.
 TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
   const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});

@@ -36,7 +36,7 @@ Nanoseconds LeastWork::bound(const std::map<std::string, int>& devices) const {
   double nanoseconds = 0;
   const size_t num_ops = kinds.empty() ? 0 : kinds[0].first->size();
   for (size_t op = 0; op < num_ops; ++op) {
-    double rate = 0;  // of the op per nanosecond, all devices together
+    double rate = 0;  // parts of the op per ns, over all devices
     for (const auto& [times, count] : kinds) {
       if ((*times)[op] <= 0) {
         rate = 0;

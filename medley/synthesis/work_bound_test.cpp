@@ -29,7 +29,7 @@ Cluster four_devices() {
   return made;
 }
 
-// What the roofline says up to so many rows, `factor` times as long beyond: a cache that is full.
+// Returns roofline times up to `rows` rows, `factor` times as long beyond: a full cache.
 Profile with_cache(const Graph& prepared, const Cluster& cluster, int64_t rows, double factor) {
   const CostModel analytic(cluster);
   const DeviceKind& kind = cluster.pools[0].kind;
@@ -47,7 +47,7 @@ Profile with_cache(const Graph& prepared, const Cluster& cluster, int64_t rows, 
   return profile;
 }
 
-// Four devices whose rows fit into a cache are more than four times as fast as one whose do not.
+// Four devices whose rows fit in a cache are more than four times as fast as one without.
 TEST(WorkBound, IsNoMoreThanAStepWhateverTheProfile) {
   const Graph graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
   const Cluster cluster = four_devices();
