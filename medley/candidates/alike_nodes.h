@@ -3,7 +3,7 @@
 // Finds nodes that differ only in their names. A stage takes the same time on corresponding devices
 // of such nodes, so it is synthesised once.
 //
-//   nodes    v0 a0 v1 a1     alike   v0 v1, a0 a1
+//   nodes    v0 a0 v1 a1     equal   v0 v1, a0 a1
 //   devices  of a1, v1       as those of a0, v0
 
 #include <map>

@@ -4,7 +4,7 @@
 // out of them and the links between them. Two pools may be joined; each mesh then has devices of
 // both in the same proportion:
 //
-//   8 of one kind, 4 of another      a a a a a a a a   b b b b
+//   8 of one type, 4 of another      a a a a a a a a   b b b b
 //   as one pool of 4 units           a a b | a a b | a a b | a a b
 
 #include <map>

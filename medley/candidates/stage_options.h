@@ -5,7 +5,7 @@
 //
 //   layer      0      1.0    1.1    2.0    2.1   ...  head          structures  e a b h
 //   synthesis  e      a      b      -      -          h             once for each, mesh and rows
-//   a range    the sum of its layers: what is sent inside it lies by rows, or whole
+//   a range    the sum of its layers: values between them are divided by rows, or whole
 //
 // A range chosen for a plan is synthesised as a whole. Recomputation (prepare/recompute.h) changes
 // no decision: solutions are only priced again. "blocks" keeps the inputs of each layer of a range,
@@ -13,8 +13,8 @@
 //
 //            saved                   transient, and with all saved
 //   none     sum of the layers'      the largest of a layer's
-//   blocks   sum of what comes in    the largest of a layer's when it does all again
-//   all      what comes in           the largest of a layer's, and what `none` saves
+//   blocks   sum of the inputs       the largest of a layer's that recomputes all
+//   all      the inputs              the largest of a layer's, and all that `none` saves
 //
 // Knows nothing of which ranges are good.
 
