@@ -8,12 +8,12 @@
 // (chain_ahead.h).
 //
 //   at a period P         cost   sum of t + r, and the devices' prices     t, transfers <= P
-//                         end    cost and what the updates take beyond it; of a first stage also X
+//                         end    cost and updates beyond it; for a first stage also X
 //                         depth  Z below
 //   under any schedule    cost   the devices' prices      B t, B transfers, B t - b + S <= T
-//     B micro-batches     end    Q_i = max(B t_i, Q_{i+1} + t_i + r_i)     Q_0 + max(0, S_0 - b_0)
-//     + u_0 <= T in a time T         depth  R_i = t_i + r_i + R_{i+1}                 B R_i <= T
-//     room_i
+//     B micro-batches     end    Q_i = max(B t_i, Q_{i+1} + t_i + r_i)
+//     in a time T                Q_0 + max(0, S_0 - b_0) + u_0 <= T
+//                         depth  R_i = t_i + r_i + R_{i+1}                 B R_i <= T room_i
 //
 // Z: for the period P, stage i has N_i micro-batches in flight,
 //

@@ -6,7 +6,7 @@
 //
 //   layers   0 1 2 3 4 | 5 6 | 7 8 9         cuts    5, 7
 //   devices   fast x 4   fast   slow x 8     pools   a pool's stages follow each other
-//   in flight    4         3      1          at most what the memory of a stage has room for
+//   in flight    4         3      1          at most the number that fits in a stage's memory
 //
 // Over all chains of stages, orders of pools and periods P. Stage i takes t_i forward and backward
 // for one micro-batch. The boundary after it has round trip r_i, and c_i is the longer of its
