@@ -4,10 +4,10 @@
 // own devices, cuts, meshes, micro-batches and rows of a step. Shared layers are summed layer by
 // layer (docs/concepts/pipelines.md).
 //
-//   columns    pipelines: the best for each amount of nodes, where there are few amounts, and those
-//              that the prices of devices ask for (column_generation.h)
+//   columns    pipelines: the best for each amount of nodes, if there are few amounts, and those
+//              found by prices of devices (column_generation.h)
 //   divisions  the best sets of columns (divisions.h); these are synthesised and simulated
-//   bound      what no set of pipelines takes less than; the plan says it
+//   bound      lower bound over all sets of pipelines, reported in the plan
 //
 // Devices may stay idle.
 

@@ -4,10 +4,10 @@
 // finds columns (pipelines), the best divisions (divisions.h), and a lower bound of the step
 // (column_generation.h). Knows no graphs and no plans; autohet.h makes the plans.
 //
-//   columns   where devices can be counted out in few ways: the best chains for each amount, for
-//             the micro-batches that it does in a step; and then for one more than the best known
-//             does in less than the shortest step, until there is none
-//             else, or besides: chains that the prices of devices ask for
+//   columns   if there are few amounts of devices: the best chains for each amount, for the number
+//             of micro-batches that it does in a step; then for one more than the best known does
+//             in less than the shortest step, until none remains
+//             else, or in addition: chains found by prices of devices
 //
 // A pipeline's sums with others are part of its stages' updates and depend on the number of
 // pipelines. Chains are searched for the fewest pipelines, which sum least, and for more if these
@@ -31,14 +31,14 @@ struct GroupRequest {
   int layers = 0;
   int layers_of_block = 1;  // chains of whole blocks are searched first
   std::vector<PipelinePool> pools;
-  GradientSums sums;             // with the links between pools
-  std::vector<Units> amounts{};  // each is searched for the best chains
-  std::vector<double> speeds;    // [pool] of a device, in any unit
-  int64_t rows = 1;              // per step
-  size_t pipelines = 2;          // at least
-  Nanoseconds least{};           // lower bound of the step; start of the priced search
-  double gap = 0;                // gap for a chain of an amount
-  double slower = 1.1;           // largest predicted slow-down of a division over the best
+  GradientSums sums;                         // with links
+  std::vector<Units> amounts{};              // each is searched for chains
+  std::vector<double> speeds;                // [pool] of a device, in any unit
+  int64_t rows = 1;                          // per step
+  size_t pipelines = 2;                      // at least
+  Nanoseconds least{};                       // lower bound of the step
+  double gap = 0;                            // optimality gap per chain
+  double slower = 1.1;                       // largest step relative to the best
   std::optional<Nanoseconds> faster_than{};  // only shorter steps matter
   std::optional<double> within{};            // relative gap that suffices
   std::function<bool()> is_over{};           // polled; null: never
