@@ -6,11 +6,11 @@
 //
 // A collective's whole is a range of bytes; a message carries [begin, begin + length) of it:
 //
-//   kind            whole                      a device starts with      it ends with
-//   all-reduce      the buffer                 its own whole             the sum
-//   all-gather      chunk 0, chunk 1, ...      chunk i                   the whole
-//   reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
-//   all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
+//    kind            whole                      a device starts with      it ends with
+//    all-reduce      the buffer                 its own whole             the sum
+//    all-gather      chunk 0, chunk 1, ...      chunk i                   the whole
+//    reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
+//    all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
 // A relay is two all-to-alls in sequence. Only all-gather has its own algorithms among the sums.
 // Reversed in time and direction it is a reduce-scatter: each device receives a byte once before it

@@ -9,10 +9,9 @@
 // of messages: a device enters a round after it has sent and received all of the round before.
 //
 //   device 0:  post ~~~ | round 0: send to 1, receive from 2 | round 1 ... | end
-//   message:   waits behind earlier ones of its connection (FIFO), of whatever stream; of what a
-//              device sends in the same instant, what it posted first is first; then its bytes flow
-//              at the max-min fair rate, one message per connection; it arrives one latency after
-//              its last byte left
+//   message:   waits for earlier ones of its connection (FIFO), on any stream; a device's messages
+//              of one instant are ordered by post; then its bytes flow at the max-min fair rate,
+//              one message per connection; it arrives one latency after its last byte left
 //
 // A device that only receives may post long before data arrives. With Turn::ahead, its part starts
 // with its first message, not with its turn.
