@@ -54,12 +54,12 @@ void verify(const Pbqp& problem);
 int64_t cost(const Pbqp& problem, std::span<const int32_t> choices);
 
 enum class PbqpMethod : uint8_t {
-  kAuto,       // elimination where it is little work, else the lifted dual; where that proves
-               // nothing soon, elimination within the caps, or the dual until time is up
-  kEliminate,  // dead ends, then exact elimination of variables
-  kLifted,     // dual ascent on classes of variables, then a reduced-cost window
-  kAStar,      // best-first search with an admissible bound, over variables in order (HAP's method)
-  kExhaustive,  // all assignments: for tests
+  kAuto,        // elimination if it is little work, else the lifted dual; if that proves nothing
+                // soon, elimination within the caps, or the dual until time is up
+  kEliminate,   // dead ends, then exact elimination
+  kLifted,      // dual ascent, then a reduced-cost window
+  kAStar,       // best-first search (HAP's method)
+  kExhaustive,  // for tests
 };
 
 struct PbqpOptions {

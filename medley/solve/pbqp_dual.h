@@ -3,10 +3,10 @@
 // Computes a lower bound of all assignments, and reduced costs of choices, by messages that move
 // costs between variables and edges. Private to pbqp*.cpp.
 //
-//   theta'_v(s)      = theta_v(s) + sum over edges e of v: m_ev(s)
-//   theta'_e(s, x)   = theta_e(s, x) - m_eu(s) - m_ev(x)
-//   bound            = sum_v min theta'_v + sum_e min theta'_e
-//   reduced cost(s)  = theta'_v(s) - min theta'_v + sum_e (min_x theta'_e(s, x) - min theta'_e)
+//    theta'_v(s)      = theta_v(s) + sum over edges e of v: m_ev(s)
+//    theta'_e(s, x)   = theta_e(s, x) - m_eu(s) - m_ev(x)
+//    bound            = sum_v min theta'_v + sum_e min theta'_e
+//    reduced cost(s)  = theta'_v(s) - min theta'_v + sum_e (min_x theta'_e(s, x) - min theta'_e)
 //
 // Messages do not change an assignment's cost, so any messages give a valid bound. Sequential
 // tree-reweighted message passing (https://doi.org/10.1109/TPAMI.2006.200) gives good ones.

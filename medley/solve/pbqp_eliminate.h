@@ -19,9 +19,9 @@ struct EliminationOrder {
 };
 
 // Returns the order of least work among greedy orders by the least
-//   result      size of the table it leaves,
-//   fill        size of the tables between neighbours that had none,
-//   growth      size of the table it leaves less the sizes of the ones it takes away;
+//   - result: size of the table that it leaves;
+//   - fill: size of the tables between neighbours without one;
+//   - growth: size of the table that it leaves less the sizes of those that it removes.
 // Returns nullopt if each order exceeds a cap. Stops at an order of little work. Uses sizes only,
 // no costs.
 std::optional<EliminationOrder> find_order(const Core& core, double table_cap, double work_cap);

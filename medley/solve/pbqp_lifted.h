@@ -3,8 +3,8 @@
 // The lifted dual with a reduced-cost window: message passing bounds every choice from below. Few
 // choices are near the bound, and elimination is exact on them. Private to pbqp*.cpp.
 //
-//   best of the window <= bound + tau   =>   it is the best of all, since whoever chooses outside
-//                                            pays more than bound + tau
+//   best of the window <= bound + tau   =>   it is the best of all: choices outside of the window
+//                                            cost more than bound + tau
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Best-first search (A*) over the variables in order. Minima of unaries and edges bound the cost
-// after the last chosen variable. Of assignments with equal choices next to the remaining
+// after the last chosen variable. Among assignments with equal choices next to the remaining
 // variables, only the cheapest is followed. It is HAP's search (https://arxiv.org/abs/2401.05965),
 // used as a baseline. Private to pbqp*.cpp.
 

@@ -4,11 +4,11 @@
 // every device (HAP, https://arxiv.org/abs/2401.05965). Unlike HAP it takes a max over devices per
 // communication-free segment instead of per op, and includes constants and memory.
 //
-//   minimise   sum over segments T_s + sum over exchanges M_c
-//   T_s >= constant[s][i] + sum_k slope[s][k][i] * B[k][i]     for every device i
-//   M_c >= constant[c] + sum_k slope[c][k] * B[k][i]           for every device i
-//   sum_i B[k][i] = 1,  B >= 0                                 for every part k
-//   bytes[i] + sum_k bytes_per_share[k][i] * B[k][i] <= capacity[i]
+//    minimise   sum over segments T_s + sum over exchanges M_c
+//    T_s >= constant[s][i] + sum_k slope[s][k][i] * B[k][i]     for every device i
+//    M_c >= constant[c] + sum_k slope[c][k] * B[k][i]           for every device i
+//    sum_i B[k][i] = 1,  B >= 0                                 for every part k
+//    bytes[i] + sum_k bytes_per_share[k][i] * B[k][i] <= capacity[i]
 //
 // Knows nothing of graphs or programs.
 
