@@ -10,17 +10,16 @@
 // The bytes at a cut are those of all values made before it and read after it. Skip connections
 // count at each cut that they cross.
 //
-//   blocks   a run is a period P with op i like op i - P over at least one period: name, arguments
-//            (no site of dropout), types and connections, where a connection is the distance to
-//            the op that is read, or the same op, or one before the run. Each block reads what
-//            the one before it makes. The run of most flops is taken, then that of the rest, and so
-//            on. Where a run begins within its slack: fewest
-//            bytes at the cuts between blocks, then most whole blocks.
-//   layers   k of each block: fewest bytes at the worst cut such that each has a matmul, attention
-//            or convolution and at most twice the mean of their flops; then the least flops of the
-//            largest. What repeats nowhere is divided likewise, into as many as have the flops of
-//            those of the blocks, and at least one. Parts of all these are found as layers of a
-//            block are.
+//   blocks   A run has a period P such that op i equals op i - P over at least one period: name,
+//            arguments (except the site of dropout), types and connections. A connection is the
+//            distance to the source op, or the same op, or one before the run. Each block reads
+//            results of the one before it. The run with most flops is taken, then that of the
+//            rest, and so on. Within its slack a run begins at the fewest bytes at the cuts
+//            between blocks, then with most whole blocks.
+//   layers   k per block: fewest bytes at the worst cut such that each has a matmul, attention or
+//            convolution and at most twice the mean of their flops; then the smallest largest one.
+//            Ops outside of blocks are divided likewise, into layers with the flops of those of
+//            blocks, and at least one. Parts are found like the layers of a block.
 //
 // Knows nothing of devices.
 

@@ -6,28 +6,26 @@
 //   forward     a   b   c | d   e   f     | is a cut: positions 0 .. 2 are stage 0
 //   backward    a'  b'  c' | d'  e'  f'
 //
-//   backward op   at the highest position at which all that it reads is available: a forward value
-//                 from its producer to its last forward reader, a gradient at its producer and
-//                 below. It goes down from there
-//                   - to a reader of the parameter, if it has no rows and only parameter
-//                     gradients come of it;
-//                   - to its readers, if it reads one gradient and makes no smaller one: the
+//   backward op   at the highest position at which all operands are available: a forward value from
+//                 its producer to its last forward reader, a gradient from its producer down. From
+//                 there it moves down
+//                   - to a reader of the parameter, if it has no rows and only parameter gradients
+//                     depend on it;
+//                   - to its readers, if it reads one gradient and its result is no smaller: the
 //                     backward of a cast from f32, of an activation.
-//   computed again in every stage that reads it, rather than sent
-//                   - what depends on batch tensors, scalars and constants only, or on parameters
-//                     and constants only, and has at most 16 flops per byte that it makes: masks,
-//                     positions, casts and tables of parameters. Sending costs these
-//                     bytes on a link, computing about as many in memory, for which a device has
-//                     ten to a thousand times the speed;
-//                   - what sums over the step are made of: weights of losses;
-//                   - views that are not smaller than what they are views of, which is sent.
+//   recomputed in every stage that reads it, not sent
+//                   - values of batch tensors, scalars and constants only, or of parameters and
+//                     constants only, with at most 16 flops per byte: masks, positions, casts and
+//                     tables of parameters. Sending moves these bytes over a link, recomputing
+//                     about as many in memory, which is ten to a thousand times as fast;
+//                   - sources of sums over the step: normalisers of losses;
+//                   - views that are no smaller than their base, which is sent instead.
 //   parameter of several stages (tied weights)
-//                   each stage that reads it holds it. If it is trained, the additions that make
-//                   one gradient of the gradients of several readers, and linear ops behind them,
-//                   are computed in every stage for its own terms: partial gradients, to be summed
-//                   over the stages once a step.
+//                   Each stage that reads it stores it. If it is trained, additions that sum the
+//                   gradients of several readers, and linear ops after them, run in every stage
+//                   for its own terms. Partial gradients are summed over the stages once a step.
 //   buffer that the step changes
-//                   each stage that reads it holds it, and is sent its new value.
+//                   Each stage that reads it stores it and receives its new value.
 //
 // Knows nothing of devices, costs, or of good cuts (medley/stages/layers.h).
 
