@@ -50,7 +50,7 @@ class SpmdAxis {
   using Alike = std::vector<int>;
   const std::vector<Alike>& alike() const { return alike_; }
 
-  // Returns seconds of a redistribution (lower/redistribution.h) in group alike()[which]: a
+  // Returns seconds of a redistribution (lower/redistribution.h) in group `alike()[which]`: a
   // collective and the local copies around it. `shape`: of the whole group. Collectives are priced
   // at a few sizes per type and parts, and interpolated.
   double price(size_t which,
@@ -86,7 +86,7 @@ class SpmdAxis {
   std::vector<Alike> alike_;
   std::vector<std::vector<double>> shares_;           // [part][place], sum 1; empty: other axis
   std::vector<double> largest_shares_;                // [part]
-  std::vector<double> slowest_memory_, launch_;       // [alike]
+  std::vector<double> slowest_memory_, launch_;       // [class of groups]
   std::map<std::pair<int, int64_t>, Pieces> pieces_;  // (part, size)
   std::map<std::pair<size_t, Pattern>, Curve> curves_;
 };
