@@ -1,6 +1,6 @@
 #pragma once
 
-// Moves cuts to parts of the layers of which chains are made. Stages, devices, micro-batches and
+// Moves cuts of chains into layers, between their parts. Stages, devices, micro-batches and
 // rows stay unchanged. A stage's new time is scaled from its time as a whole:
 //
 //   stages         | a b c d | e f g h |     20 and 14 ms; the sums of their layers 22 and 15 ms

@@ -58,7 +58,7 @@ struct StageConfig {
   double byte_price = 0;               // in ticks per byte; a higher price saves memory
   StageStyle style = StageStyle::kBest;
   std::string_view recompute = kRecompute[0];
-  int in_flight = 1;  // micro-batches; told for "blocks", which depend on it
+  int in_flight = 1;  // micro-batches; set for "blocks", which depends on it
   // Size of the second mesh axis: neighbours that share the rows of a place on the first. kTensor:
   // solved for them alone; kBest: over both axes jointly. 1: a 1-D mesh.
   int inner = 1;
@@ -117,7 +117,7 @@ class StageSynthesis {
   // has no solution.
   std::vector<Nanoseconds> sums_of_layers(const std::vector<StageQuery>& queries);
 
-  // Ignores prices and recompute of `config`. The reference stays valid.
+  // Returns the options on a mesh; ignores prices and recompute. The reference stays valid.
   StageOptionTable& offers(const StageMesh& mesh, const StageConfig& config);
 
   // Returns the Pareto-optimal sums over layers, at each price and recompute that differs. Options
@@ -142,7 +142,7 @@ class StageSynthesis {
   static StageConfig config_of(const StageOption& option, StageConfig config, int in_flight);
 
   int num_syntheses() const { return num_syntheses_; }
-  // Returns the reason why the first unlowerable stage was left out, or an empty string.
+  // Returns why the first stage that cannot be lowered was left out; "" if none was.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -208,7 +208,7 @@ class StageSynthesis {
 // Slower sums are skipped.
 inline constexpr int64_t kSumsOff = 110;
 
-// Layers of which chains are made.
+// Layer options of chains.
 inline constexpr LayerOptions kLayersOfChains{.per_block = 2};
 
 // Returns the request's synthesis for such layers, or a new one. Requires: layers in use differ in
