@@ -30,7 +30,7 @@ struct AheadPaid {
 
   const size_t pools;
   std::vector<int64_t> cost, time;  // [layer][pool]; time: of Q. kNever: there are none
-  // Bound under any schedule, from R behind such stages: with a larger R no stage fits, even with
+  // Bound under any schedule, from R after such stages: with a larger R no stage fits, even with
   // the most memory of the fastest ones.
   std::vector<int64_t> deepest;
   std::vector<int64_t> whole;  // [pool of its last stage] cost of a chain

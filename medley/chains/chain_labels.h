@@ -51,7 +51,7 @@ class Used {
 
 struct Label {
   int64_t cost = 0, end = 0, depth = 0;
-  int32_t behind = -1;  // label of the stages behind; -1: none
+  int32_t behind = -1;  // label of the later stages; -1: none
   int32_t option = 0;
   auto operator<=>(const Label&) const = default;
 };

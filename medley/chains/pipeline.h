@@ -115,7 +115,7 @@ struct MicrobatchChoice {
 // How a chain may use the devices of a pool.
 enum class DeviceUse : uint8_t {
   kAny,      // as many as it pays for, pools in any order
-  kCounted,  // at most those of the first kMostCountedPools; any order
+  kCounted,  // at most those available, of the first kMostCountedPools; any order
   // At most those available, and the stages of a pool are consecutive. If the ends exchange
   // gradients, some first stages may use the pool of the last ones.
   kOnce,
