@@ -16,7 +16,7 @@
 namespace medley {
 
 // Returns a plan of at least two pipelines. Without devices, rows or memory for two, returns one
-// pipeline as harp does. Requires: `request` has costs, an analysis and an `answer`.
+// pipeline as harp does. Requires: `request` has costs, an analysis and `cache.find`.
 Outcome autohet(const Request& request);
 
 }  // namespace medley
