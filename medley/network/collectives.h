@@ -12,9 +12,9 @@
 //    reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
 //    all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
-// A relay is two all-to-alls in sequence. Only all-gather has its own algorithms among the sums.
-// Reversed in time and direction it is a reduce-scatter: each device receives a byte once before it
-// forwards it, so in reverse it sums before it forwards. All-reduce is both in sequence.
+// A relay (gradient sync between pipelines) is two all-to-alls in sequence. All-gather is reversed
+// in time and direction for reduce-scatter: each device receives a byte once before it forwards it,
+// so in reverse it sums before it forwards. All-reduce is both in sequence.
 
 #include <cstdint>
 #include <optional>

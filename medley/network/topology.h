@@ -48,7 +48,7 @@ struct Route {
 };
 
 struct Algorithm;
-// Which algorithm a library runs for collectives of a kind, whatever they are of.
+// Algorithm that a library runs for each type of collective, at all sizes.
 using LibraryAlgorithms = std::map<CommunicationKind, const Algorithm*>;
 
 class Topology {
