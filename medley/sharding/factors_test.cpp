@@ -38,7 +38,7 @@ constexpr char kFusedQkv[] = R"(%0 = parameter "qkv" : f32[64, 192]
 output loss %5
 )";
 
-// The view of the product determines the weight's columns, two ops earlier.
+// The view of the matmul determines the weight's columns, two ops earlier.
 TEST(Factors, ViewsRefineTheProducer) {
   const Graph graph = graph_of(kFusedQkv);
   const Factors factors = factorize(graph);
