@@ -1,8 +1,8 @@
 #pragma once
 
-// Times at which stages sum shared gradients or state, and their overlap. A relay begins when its
-// last member has reached it. It is overlapped while any stage still runs backward: updates cannot
-// start before.
+// Times at which stages sum shared gradients or state, and their overlap. A relay (gradient sync
+// between pipelines) begins when its last member has reached it. It is overlapped while any stage
+// still runs backward: updates cannot start before.
 //
 //   pipeline 0, stage 0    B.......B.......B.......|
 //   pipeline 0, stage 1    ...B.......B....|  ====relay====          of layers 6-11
