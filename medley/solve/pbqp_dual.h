@@ -34,7 +34,7 @@ class Dual {
   void iterate_classes(int iterations, Clock::time_point deadline);
   void iterate(int iterations, Clock::time_point deadline);
 
-  // Returns the bound without rounding, in a twentieth of the time of ten iterations.
+  // Returns the approximate bound, unrounded, in a twentieth of the time of ten iterations.
   double estimate() const;
 
   // Returns the exact bound, with messages rounded to integers.
