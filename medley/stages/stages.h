@@ -46,7 +46,7 @@ enum class Presence : uint8_t {
 
 // Positions of ops, before any cut.
 struct Positions {
-  std::vector<OpId> sequence;      // forward ops between which cuts lie, in the graph's order
+  std::vector<OpId> sequence;      // forward ops, in graph order; cuts are between them
   std::vector<Presence> presence;  // [op]
   std::vector<int32_t> position;   // [op] into `sequence` for kOnce, else kNone
   std::vector<ValueId> root;       // [value] value that is sent: itself, or the base of a view
