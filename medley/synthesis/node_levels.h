@@ -21,7 +21,7 @@ namespace medley {
 //          +------------------> node
 //
 // Returns shares that sum to 1; devices of a node share by speed. `nodes`: device indices of each.
-// Requires: speeds are positive; every device lies on one node; 0 <= level <= 1.
+// Requires: speeds are positive; every device is on one node; 0 <= level <= 1.
 std::vector<double> shares_at_level(const std::vector<double>& speeds,
                                     const std::vector<std::vector<int>>& nodes,
                                     double level);

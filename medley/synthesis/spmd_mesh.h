@@ -3,9 +3,9 @@
 // A mesh of one or two axes in synthesis: pieces of a factor on its devices, and costs of
 // redistribution between placements, axis by axis (sharding/conversion.h).
 //
-//            axis 1 ──▶                 a state: one entry per axis, (S(0, rows), S(1, even))
-//   axis 0  d0  d1  d2  d3   node 0     conversion on axis 1: within {d0 ... d3} and {d4 ... d7},
-//      │    d4  d5  d6  d7   node 1     on axis 0: within {d0, d4}, {d1, d5} ... through two ports
+//            axis 1 ──▶                 a placement: one entry per axis, (S(0, rows), S(1, even))
+//   axis 0  d0  d1  d2  d3   node 0     groups on axis 1: {d0 ... d3} and {d4 ... d7},
+//      │    d4  d5  d6  d7   node 1            on axis 0: {d0, d4}, {d1, d5} ... through two ports
 //      ▼
 //
 // If both axes cut a factor, axis 0 cuts first; axis 1 divides each of its pieces.

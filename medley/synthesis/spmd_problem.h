@@ -4,11 +4,11 @@
 // graph and a storage placement of every parameter, with the least time for compute and
 // redistribution.
 //
-//   variables   one per op (its choices), per parameter and batch input (states it is stored in),
-//               and a copy per value with several readers: the state into which it is converted
-//               once for all of them
+//   variables   one per op (its choices), per parameter and batch input (placements in storage),
+//               and a copy per value with several readers: the placement to which it is
+//               redistributed once for all of them
 //   unaries     the time of the op on its devices; memory times a price
-//   edges       conversions from the state of a producer to the state that a reader wants
+//   edges       redistribution from the placement of a producer to that of a reader
 //
 //   weight ----- matmul ----- copy of x ----- gelu           x is read by gelu and by gelu_backward
 //     |                          |

@@ -146,8 +146,8 @@ output loss %4
 )";
 
 // Costs of the choices of all ops and the placements of w and x, summed by hand: each op, and each
-// redistribution between producer and reader. The product is redistributed once, for both operands
-// of its square.
+// redistribution between producer and reader. The matmul's result is redistributed once, for both
+// operands of its square.
 class Squares {
  public:
   Squares(const GraphAnalysis& analysis, OpCatalogue& catalogue)
