@@ -2,7 +2,7 @@
 
 // Plans several heterogeneous pipelines (AutoHet, https://arxiv.org/abs/2512.20953). Each has its
 // own devices, cuts, meshes, micro-batches and rows of a step. Shared layers are summed layer by
-// layer (docs/concepts/pipelines.md).
+// layer (docs/concepts/several_pipelines.md).
 //
 //   columns    pipelines: the best for each amount of nodes, if there are few amounts, and those
 //              found by prices of devices (column_generation.h)
