@@ -172,8 +172,8 @@ struct PipelinePlans {
 };
 
 // If nothing fits, reports the stage and missing bytes of the plan that misses least. Devices may
-// stay idle. Deterministic. Throws Error(kCaller) without layers, pools, sizes or micro-batches,
-// with more than kMostCountedPools pools, or if table sizes differ.
+// stay idle. The result is deterministic. Throws Error(kCaller) without layers, pools, sizes or
+// micro-batches, with more than kMostCountedPools pools, or if table sizes differ.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
 
 // Returns a lower bound, with memory, of steps shorter than `below`. Stops when the bound reaches
