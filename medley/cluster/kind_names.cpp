@@ -51,8 +51,8 @@ bool is_number(std::string_view word) {
 // Parts of a name.
 struct Words {
   std::set<std::string> model;  // "rtx", "4060", "ti"
-  std::string gigabytes;        // "16"; empty: not said
-  std::string form;             // "pcie" or "nvl"; empty: not said, or SXM
+  std::string gigabytes;        // "16"; empty: absent
+  std::string form;             // "pcie" or "nvl"; empty: absent, or SXM
 };
 
 void add_word(Words& words, std::string_view word) {
