@@ -60,7 +60,7 @@ struct Value {
 struct StateRole {
   enum class Kind : uint8_t { kMoment, kMaster, kAverage, kLossScale };
   Kind kind = Kind::kMoment;
-  std::string of;  // the parameter; of the loss scale ""
+  std::string of;  // the parameter; "" for the loss scale
   bool operator==(const StateRole&) const = default;
 };
 
