@@ -55,7 +55,7 @@ struct DivisionRequest {
 // Returns divisions, best first; ties go to the fewest columns. The first is optimal over all
 // divisions if there are few amounts of units, else the best within `most_visits` per step. A
 // division uses the better one of two columns on the same units. Empty: no division exists.
-// Deterministic.
+// The result is deterministic.
 std::vector<Division> best_divisions(const DivisionRequest& request);
 
 // Micro-batches and rows of each column; rows sum to all, for the shortest step. Requires: some

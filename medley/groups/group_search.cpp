@@ -217,8 +217,8 @@ GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) c
   return known->second;
 }
 
-// More pipelines than the fewest are searched after the fewest do not improve. Only then the most
-// rows of each amount with their sums are known.
+// Searches more pipelines than the fewest only after the fewest stop improving. Until then the most
+// rows of each amount with their sums are unknown.
 void GroupSearch::improve() {
   std::optional<Nanoseconds> before;
   do {

@@ -27,7 +27,7 @@ struct MasterSolution {
   std::vector<double> shares;  // [column] x
 };
 
-// Deterministic.
+// The result is deterministic.
 MasterSolution solve_master(const std::vector<int>& devices,
                             const std::vector<MasterColumn>& columns,
                             int least_columns = 0);
