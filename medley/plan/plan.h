@@ -45,7 +45,7 @@ struct Stage {
   // device has all rows. The first stage uses its micro-batches' lengths.
   std::vector<double> rows;
   Choices states;   // parameters and buffers in storage
-  Choices batch;    // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
+  Choices batch;    // batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
                     // else "R"
   Choices ops;      // choices of ops
   Choices updates;  // optimizer, by parameter; absent: as the parameter
@@ -79,7 +79,7 @@ struct StepBound {
 inline constexpr std::string_view kLossOver[] = {"batch", "microbatches"};
 
 struct Plan {
-  std::string strategy;    // that made it; "" if written by hand
+  std::string strategy;    // its planner's; "" if written by hand
   std::string graph_hash;  // "" in a plan written by hand: not checked
   std::string cluster_hash;
   int64_t global_batch = 0;
