@@ -26,7 +26,7 @@ struct OpMeasurement {
 
 struct CollectiveMeasurement {
   std::string collective;            // "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
-  std::string algorithm;             // in network/collectives.h, or "backend": unknown
+  std::string algorithm;             // in network/collectives.h, or "backend": the library's
   std::vector<std::string> devices;  // in the cluster
   std::vector<int64_t> lengths;      // bytes, as in Collective::lengths
   Nanoseconds time;
@@ -57,7 +57,7 @@ struct Profile {
 
 // Prints a form that parses back equal. Requires: the conditions of parse_profile().
 std::string print(const Profile& profile);
-// Strict; entries in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ..."
+// Accepts entries in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ..."
 // for another version, times that are not positive, unknown keys, a measurement twice.
 Profile parse_profile(std::string_view json, std::string_view file);
 // Returns both, with later measurements replacing earlier ones of the same key. Throws
