@@ -26,7 +26,7 @@ constexpr PipelineCall backward(int microbatch) {
   return {PipelineFunction::kBackward, microbatch};
 }
 constexpr PipelineCall weights(int microbatch) { return {PipelineFunction::kWeights, microbatch}; }
-std::string to_string(const PipelineCall& call);  // "F3", "B0", "W0", of two at once "F3-4"
+std::string to_string(const PipelineCall& call);  // "F3", "B0", "W0", two interleaved ones: "F3-4"
 
 using StageOrder = std::vector<PipelineCall>;    // order of one stage
 using PipelineOrder = std::vector<StageOrder>;   // [stage]
