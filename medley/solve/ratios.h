@@ -56,8 +56,8 @@ struct RatioMisfit {
 
 // Solved in closed form (water filling) for one part, one type of segment and at most one type of
 // exchange, else by an LP. Devices with equal coefficients get equal shares. Ties in the objective
-// are resolved towards balanced parts. Deterministic. Throws Error(kUs) if sizes do not match or a
-// number is negative or not finite.
+// are resolved towards balanced parts. The result is deterministic. Throws Error(kUs) if sizes do
+// not match or a number is negative or not finite.
 std::variant<Ratios, RatioMisfit> best_ratios(const RatioProblem& problem);
 
 }  // namespace medley
