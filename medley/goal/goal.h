@@ -1,8 +1,7 @@
 #pragma once
 
-// Selects nodes to rent: the set whose plan makes `steps` steps at the least cost before a
-// deadline, or in the least time within a budget. Nodes of a pool are identical, so a set is a
-// count per pool.
+// Selects the nodes to rent for `steps` steps: the cheapest before a deadline, or the fastest
+// within a budget. Nodes of a pool are identical, so a set is a count per pool.
 //
 //   bounds of all sets (no plan takes less than its work) ──ascending──▶ plan ──▶ best so far
 //     until no bound is below it
