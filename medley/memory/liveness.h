@@ -41,7 +41,7 @@ enum class MemoryPart : uint8_t {
   kSaved,          // from forward calls to their backward calls
   kCommunication,  // in transit
   kTransient,      // the rest
-  kWorkspaces,     // kernels' workspaces
+  kWorkspaces,
 };
 inline constexpr size_t kNumMemoryParts = 10;
 using MemoryParts = std::array<int64_t, kNumMemoryParts>;
