@@ -4,24 +4,24 @@
 
 namespace medley {
 
-// The seam for time that passes. Times count from an unspecified origin and never go back.
-// Simulated time is not read from a clock: the simulator computes it.
+// The interface for time. Times count from an unspecified origin and never decrease. The simulator
+// computes simulated time without a clock.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual Nanoseconds now() = 0;
-  // Returns once now() >= deadline; at once when that is past.
+  // Returns when now() >= deadline, immediately if the deadline has passed.
   virtual void sleep_until(Nanoseconds deadline) = 0;
 };
 
-// The steady clock of the machine.
+// Reads the machine's steady clock.
 class SteadyClock : public Clock {
  public:
   Nanoseconds now() override;
   void sleep_until(Nanoseconds deadline) override;
 };
 
-// Stepped by hand, for tests. A sleeper moves the clock itself instead of waiting. One thread only.
+// A clock for tests, stepped by hand. Sleeping moves it instead of waiting. One thread only.
 class ManualClock : public Clock {
  public:
   Nanoseconds now() override { return now_; }

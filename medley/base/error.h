@@ -7,12 +7,12 @@
 
 namespace medley {
 
-// Who has to act: whoever called us (bad input), whoever runs the machines (disk full, peer lost),
-// or the authors of Medley (a bug).
+// The party that has to act: our caller (bad input), the operator of the machines (disk full, peer
+// lost), or the authors of Medley (a bug).
 enum class Blame { kCaller, kEnvironment, kUs };
 
-// The one exception type of the project. The message names the place first and the offending thing
-// last, with units: "cluster.yaml: networks[3].bandwidth: must be positive: -3".
+// The one exception type of the project. The message begins with the place and ends with the bad
+// value and its unit: "cluster.yaml: networks[3].bandwidth: must be positive: -3".
 class Error : public std::runtime_error {
  public:
   Error(Blame blame, const std::string& message) : std::runtime_error(message), blame_(blame) {}
@@ -22,7 +22,7 @@ class Error : public std::runtime_error {
   Blame blame_;
 };
 
-// Throws Error(kUs). Called by the macros below only.
+// Throws Error(kUs). Only the macros below call it.
 [[noreturn]] void check_failed(const char* file, int line, const std::string& what);
 
 template <typename T>
@@ -43,7 +43,7 @@ void check_eq(const A& a, const B& b, const char* file, int line, const char* wh
 
 }  // namespace medley
 
-// Invariants of ours. They stay on in release builds and throw Error(Blame::kUs).
+// Checks invariants, also in release builds. Throws Error(Blame::kUs).
 #define MEDLEY_CHECK(condition)                                               \
   do {                                                                        \
     if (!(condition)) ::medley::check_failed(__FILE__, __LINE__, #condition); \

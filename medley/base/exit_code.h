@@ -1,6 +1,6 @@
 #pragma once
 
-// With which a process leaves after an Error: 1 for us, 2 for the caller, 3 for the environment.
+// Returns the exit code after an Error: 1 for us, 2 for the caller, 3 for the environment.
 
 #include "medley/base/error.h"
 

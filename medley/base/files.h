@@ -1,9 +1,8 @@
 #pragma once
 
-// The seam for durable storage. It knows paths and bytes, no formats.
-// Every failure is an Error whose message begins with the path: kCaller for what nobody should ask
-// for (to read a device), else kEnvironment. Asking for a file that is not there is one too, so ask
-// `exists` first where its absence is an answer.
+// The interface for durable storage: paths and bytes, no formats. Every failure is an Error whose
+// message begins with the path: kCaller for an invalid request such as reading a device, else
+// kEnvironment. A missing file is an error too, so call `exists` first if its absence is valid.
 
 #include <cstdint>
 #include <string>
@@ -12,64 +11,64 @@
 
 namespace medley {
 
-// What stands under a path, symbolic links followed.
+// The type of the entry under a path, with symbolic links followed.
 enum class FileKind {
   kNothing,
   kRegular,
   kDirectory,
-  kStream,  // a device, a pipe, a socket, or what stands under /dev/stdout and /dev/fd
+  kStream,  // a device, a pipe, a socket, or an entry of /dev/stdout or /dev/fd
 };
 
 class Files {
  public:
-  // More than any reader of ours takes. What is larger is refused before it is read.
+  // The largest file that read() accepts, in bytes. Larger files are refused before they are read.
   static constexpr int64_t kMostBytes = int64_t{1} << 28;
-  static constexpr int64_t kBlockBytes = 4096;  // of a disk: no block of one is larger
+  static constexpr int64_t kBlockBytes = 4096;  // block size limit of disks
 
   virtual ~Files() = default;
 
   virtual bool exists(const std::string& path) = 0;
   virtual FileKind kind(const std::string& path) = 0;
-  // Returns the path with its symbolic links followed, also where they lead to nothing.
+  // Returns the path with its symbolic links followed, even if the target does not exist.
   virtual std::string resolve(const std::string& path) = 0;
   virtual int64_t size(const std::string& path) = 0;
-  // Returns a regular file, or what a pipe of this process's own (/dev/stdin, /dev/fd/63) still
-  // has. Refuses devices and other pipes, which may not end, and more than kMostBytes.
+  // Returns a regular file, or the rest of a pipe of this process (/dev/stdin, /dev/fd/63). Throws
+  // for devices and other pipes, which may not end, and for more than kMostBytes.
   virtual std::string read(const std::string& path) = 0;
-  // Returns exactly `count` bytes; a file that ends before is an error.
+  // Returns exactly `count` bytes. Throws if the file ends before.
   virtual std::string read_range(const std::string& path, int64_t offset, int64_t count) = 0;
-  // Returns the names of the entries of a directory, sorted.
+  // Returns the sorted names of a directory's entries.
   virtual std::vector<std::string> list(const std::string& directory) = 0;
 
-  // Creates or replaces the file. What was written may be lost until it is synced.
+  // Creates or replaces the file. The bytes may be lost until the file is synced.
   virtual void write(const std::string& path, std::string_view bytes) = 0;
-  // Whole blocks that begin at one, in memory and in the file, reach a disk without a copy in the
-  // cache of the system, where it can do that.
+  // Appends. Blocks that are aligned in memory and in the file bypass the system's cache if the
+  // system supports that.
   virtual void append(const std::string& path, std::string_view bytes) = 0;
-  // Creates a file where nothing stands, not even a link; with the permissions of `like` if that is
-  // there.
+  // Creates a file if there is no entry, not even a link, with the permissions of `like` if that
+  // exists.
   virtual void create(const std::string& path, std::string_view bytes, const std::string& like) = 0;
-  // Makes the contents of a file durable, or the names in a directory.
+  // Makes the contents of a file, or the names in a directory, durable.
   virtual void sync(const std::string& path) = 0;
-  // Replaces `to` atomically. Durable once the directory of `to` is synced. Of a directory `to`
-  // must not be there.
+  // Replaces `to` atomically. Durable once the directory of `to` is synced. If `from` is a
+  // directory, `to` must not exist.
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
-  // Removes an empty one.
+  // Removes an empty directory.
   virtual void remove_directory(const std::string& path) = 0;
-  // Creates the directory and its parents; it is no error when they are there.
+  // Creates the directory and its parents, unless they exist.
   virtual void make_directories(const std::string& path) = 0;
 };
 
-// Leaves either the old file or the new one under `path`, whatever happens and whenever: writes a
-// temporary neighbour of a random name, syncs it, renames it, syncs the directory. A symbolic link
-// stays, and the file that it leads to is replaced. What is no file (/dev/stdout, a pipe) is
-// written to. On an error nothing is left beside the file, and the message names `path`.
+// Leaves either the old or the new file under `path` after any failure: writes a temporary file
+// with a random name next to it, syncs and renames it, and syncs the directory. Replaces the target
+// of a symbolic link. Streams such as /dev/stdout are written to. An error leaves no temporary
+// file, and its message names `path`.
 void write_atomically(Files& files, const std::string& path, std::string_view bytes);
 
 // Joins with one slash. An empty directory gives the bare name.
 std::string join_path(const std::string& directory, const std::string& name);
-// Returns what stands before the last slash, "." where there is none.
+// Returns the part before the last slash, or "." if there is no slash.
 std::string parent_path(const std::string& path);
 
 // The disks of this machine.

@@ -4,14 +4,14 @@
 
 namespace medley {
 
-// No plan fits.
+// The reason why no plan fits.
 struct Infeasible {
-  std::string reason;     // the sentence that says what does not fit and by how much
-  std::string details{};  // further lines, each with its indent
+  std::string reason;     // one sentence: the resource that lacks, and the amount
+  std::string details{};  // further lines, with their indents
   std::string advice{};   // the smallest change with which a plan would fit
 };
 
-// Returns all of it, in lines.
+// Returns all texts, in lines.
 inline std::string to_string(const Infeasible& no) {
   return no.reason + no.details + (no.advice.empty() ? "" : "\n  " + no.advice);
 }

@@ -1,13 +1,12 @@
 #pragma once
 
-// A text as a JSON value, for those who print JSON in a form of their own. Knows nothing of what is
-// printed.
+// A text as a JSON value, for own JSON printers. Knows nothing of the content.
 
 #include <string>
 
 namespace medley {
 
-// With its quotes. Bytes that are no UTF-8 are replaced.
+// Returns the text with quotes. Replaces invalid UTF-8.
 std::string json_string(const std::string& text);
 
 }  // namespace medley

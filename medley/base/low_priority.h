@@ -2,9 +2,8 @@
 
 namespace medley {
 
-// From now on the calling thread computes hardly where others want to, and uses disks only where no
-// other does: for work that nobody waits for. It cannot be taken back without privileges. Where a
-// system does not know such threads, nothing happens.
+// Gives the calling thread the lowest CPU and disk priority, for background work. This cannot be
+// undone without privileges. Does nothing on systems without such priorities.
 void run_behind_all_others();
 
 }  // namespace medley

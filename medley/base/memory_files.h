@@ -9,27 +9,27 @@
 
 namespace medley {
 
-// Files in memory for tests: `crash` drops what was not synced, `fail_call` makes one call fail.
-// Like a real disk it keeps contents and names apart: a new file survives a crash once both the
-// file and its directory were synced. Directories are made and removed durably at once, and renamed
-// once the one above them was synced.
+// Files in memory for tests: `crash` drops unsynced data, `fail_call` makes one call fail. Contents
+// and names are separate, as on a disk: a new file survives a crash after both the file and its
+// directory were synced. Creating and removing directories is durable immediately; renaming one
+// requires a sync of its parent.
 class MemoryFiles : public Files {
  public:
-  // Returns to what is durable, as after a power cut.
+  // Restores the durable state, as after a power cut.
   void crash();
-  // The n-th changing call from now on (0 is the next one) fails; a failing write or append leaves
+  // Makes the n-th changing call from now fail (0 is the next). A failing write or append leaves
   // half of its bytes.
   void fail_call(int n) { fail_at_ = calls_ + n; }
-  // From now on there is room for so many bytes more: a write that needs more fails, and leaves
-  // what has fitted. What is removed makes room.
+  // Sets the free space in bytes. A write that needs more fails and leaves the part that fits.
+  // Removing files frees space.
   void set_room(int64_t bytes) { room_ = bytes; }
-  // How many changing calls (write, append, create, sync, rename, remove, remove_directory,
-  // make_directories) there were.
+  // Returns the number of changing calls: write, append, create, sync, rename, remove,
+  // remove_directory, make_directories.
   int calls() const { return calls_; }
 
   bool exists(const std::string& path) override;
   FileKind kind(const std::string& path) override;
-  std::string resolve(const std::string& path) override;  // there are no links here
+  std::string resolve(const std::string& path) override;  // no links
   int64_t size(const std::string& path) override;
   std::string read(const std::string& path) override;
   std::string read_range(const std::string& path, int64_t offset, int64_t count) override;

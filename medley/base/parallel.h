@@ -34,9 +34,9 @@ void for_each_in_parallel(size_t count, const Body& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
-// The same while meanwhile() runs in this thread: body(i, left_out). Where that throws, what has
-// not begun is left out, what has begun may look at `left_out`, and its exception is the one that
-// is rethrown.
+// Like for_each_in_parallel() with body(i, left_out), while meanwhile() runs in this thread. If
+// meanwhile() throws, calls not yet started are skipped, running calls see `left_out` true, and its
+// exception is rethrown.
 template <typename Meanwhile, typename Body>
 void for_each_beside(const Meanwhile& meanwhile, size_t count, const Body& body) {
   std::atomic<bool> left_out{false};

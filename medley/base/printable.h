@@ -1,6 +1,6 @@
 #pragma once
 
-// Texts of others (names of files and graphs, excerpts) on a terminal.
+// Foreign texts (file and graph names, excerpts) on a terminal.
 
 #include <ostream>
 #include <streambuf>
@@ -9,10 +9,10 @@
 
 namespace medley {
 
-// Control characters other than line feeds and tabs become "\\x1b": a terminal would obey them.
+// Replaces control characters, which a terminal would obey, by "\\x1b". Keeps line feeds and tabs.
 std::string printable(std::string_view text);
 
-// A stream that writes what is printable to another. Requires: that outlives this.
+// A stream that writes printable text to another. Requires: that outlives this.
 class PrintableStream : public std::ostream {
  public:
   explicit PrintableStream(std::ostream& target) : std::ostream(nullptr), buffer_(target) {

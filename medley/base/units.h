@@ -1,8 +1,8 @@
 #pragma once
 
 // Units as types. A quantity is explicit on the way in (`Seconds{1.5}`) and on the way out
-// (`.value`); only physically meaningful operations exist: Bytes / BytesPerSecond is Seconds, Bytes
-// + Seconds does not compile. Bytes and simulated time are integers, the rest are doubles.
+// (`.value`). Only physical operations exist: Bytes / BytesPerSecond is Seconds, and Bytes +
+// Seconds does not compile. Bytes and simulated time are integers, the rest are doubles.
 
 #include <compare>
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Quantity {
   friend constexpr Quantity operator*(Quantity a, Number factor) { return {a.value * factor}; }
   friend constexpr Quantity operator*(Number factor, Quantity a) { return {a.value * factor}; }
   friend constexpr Quantity operator/(Quantity a, Number divisor) { return {a.value / divisor}; }
-  // How many times b goes into a.
+  // Returns the ratio a / b, without a unit.
   friend constexpr double operator/(Quantity a, Quantity b) {
     return static_cast<double>(a.value) / static_cast<double>(b.value);
   }
@@ -35,7 +35,7 @@ struct Quantity {
 using Bytes = Quantity<struct BytesTag, int64_t>;
 using Nanoseconds = Quantity<struct NanosecondsTag, int64_t>;  // simulated and measured time
 using Seconds = Quantity<struct SecondsTag, double>;           // estimates
-using Flops = Quantity<struct FlopsTag, double>;               // a number of operations, not a rate
+using Flops = Quantity<struct FlopsTag, double>;               // number of operations, not a rate
 using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
 using FlopsPerSecond = Quantity<struct FlopsPerSecondTag, double>;
 using FlopsPerByte = Quantity<struct FlopsPerByteTag, double>;
@@ -60,10 +60,10 @@ constexpr Seconds to_seconds(Nanoseconds t) { return {static_cast<double>(t.valu
 // Requires: t is finite and shorter than 292 years.
 Nanoseconds to_nanoseconds(Seconds t);
 
-// Returns the whole bytes that r moves in t, rounded down.
+// Returns the bytes that r transfers in t, rounded down.
 Bytes bytes_in(BytesPerSecond r, Seconds t);
 
-// For people, three or four significant digits: "18.2 GiB", "1.53 ms", "12.5 GB/s", "65.1 Tflop/s".
+// Returns three or four significant digits: "18.2 GiB", "1.53 ms", "12.5 GB/s", "65.1 Tflop/s".
 std::string to_string(Bytes b);
 std::string to_string(Nanoseconds t);
 std::string to_string(Seconds t);
