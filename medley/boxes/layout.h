@@ -1,7 +1,7 @@
 #pragma once
 
-// Who has which elements of a value: the devices of a mesh, as a plan has divided it, or the files
-// of a checkpoint. Knows nothing of what the devices are called.
+// The elements of a value on each device of a mesh, or in each file of a checkpoint. Knows no names
+// of devices.
 
 #include <string>
 #include <vector>
@@ -11,33 +11,32 @@
 
 namespace medley {
 
-// Boxes that are apart, each of one device or of several that have the same. A mesh of two devices
-// by three, S(0, ..) x R with the lengths 3 and 0 of three rows:
+// Disjoint boxes, each of one device or of several replicas. A 2 x 3 mesh with S(0, ..) x R and the
+// lengths 3 and 0 of three rows:
 //
 //   boxes { [0, 3) }     box_of { 0, 0, 0, -1, -1, -1 }
 //
-// A device keeps its box as a tensor in row-major order, sizes those of its intervals.
+// A device stores its box as a row-major tensor, whose sizes are those of the intervals.
 struct Layout {
-  FactorSizes factors;       // as whoever has it knows them: another layout of the value may have
-                             // finer or coarser ones
-  std::vector<Box> boxes;    // none empty
-  std::vector<int> box_of;   // [device] into boxes; kNoBox: it has nothing
-  std::vector<int> term_of;  // [device] a term of a sum that makes the value; empty: the value
-                             // itself. Who has the same term of a box has the same elements
+  FactorSizes factors;      // other layouts of the value may have finer or coarser ones
+  std::vector<Box> boxes;   // without empty ones
+  std::vector<int> box_of;  // [device] into boxes; kNoBox: it stores nothing
+  // [device] term of a sum; equal terms have equal elements; empty: the value itself
+  std::vector<int> term_of;
   bool operator==(const Layout&) const = default;
 };
 inline constexpr int kNoBox = -1;
 
-// Where an axis of n devices cuts a factor: n + 1 points, from 0 up to its size; zero lengths are
-// equal neighbours. One list, or, where axis 0 cuts the same factor, one for each of its pieces.
+// The points at which an axis of n devices cuts a factor: n + 1 points from 0 to its size. A zero
+// length is two equal points. One list, or one per piece of axis 0 if that cuts the same factor.
 using CutPoints = std::vector<std::vector<int64_t>>;
 
 // Returns the cut points of these lengths.
 std::vector<int64_t> points_of(const std::vector<int64_t>& lengths);
 
-// Returns how a value lies on a mesh of one or two axes, devices row-major. `points`: [axis]; of an
-// axis that cuts nothing they are not read. A sum over several axes has as many terms as they have
-// devices together. Requires: no partial maximum: it lives between ops only.
+// Returns the layout of a value on a 1-D or 2-D mesh, devices row-major. `points`: [axis], read
+// only for axes that cut. A sum over several axes has as many terms as the product of their
+// devices. Requires: no partial maximum, which exists between ops only.
 Layout layout_of(const FactorSizes& factors,
                  const State& state,
                  const std::vector<int64_t>& mesh,
@@ -46,10 +45,9 @@ Layout layout_of(const FactorSizes& factors,
 // Returns the devices of each box, ascending.
 std::vector<std::vector<int>> devices_of(const Layout& layout);
 
-// Throws Error(kCaller) "<place>: ...: found ..., expected ..." for what is no layout: boxes with
-// too few intervals, empty, outside of the value or over one another; a device of a box that is
-// not there; terms of some devices only. That somebody has every element is not asked: cells say
-// what nobody has.
+// Throws Error(kCaller) "<place>: ...: found ..., expected ..." for boxes with too few intervals,
+// for empty, outside or overlapping boxes, for a device with a missing box, and if only some
+// devices have terms. Elements without a device are allowed: the cells show them.
 void verify(const Layout& layout, const std::string& place);
 
 }  // namespace medley

@@ -1,19 +1,19 @@
 #pragma once
 
-// Sums of what several have of the same tensors, each in its own way: every element is summed in
-// one place, and the sum goes to whoever wants it, so that all have the same bits. Two rounds of
-// messages, from each to each:
+// Gradient sync between pipelines: sums the same tensors over holders with different layouts. One
+// member sums each element and sends the sum to every taker, so all have equal bits. Two all-to-all
+// rounds:
 //
 //   a weight of 12 rows, halves on a0 and a1, thirds on b0, b1 and b2
 //
-//   cell               rows     first round: pieces to who sums     second: sums to who lacks them
+//   cell               rows     first round: pieces to the summer   second: sums to the takers
 //   0   a0 b0          0 - 4    a0 -> b0 half, b0 -> a0 half         b0 -> a0, a0 -> b0
 //   1   a0 b1          4 - 6    ...
 //
-// A cell goes in as many even pieces as there are devices that want it, each of which sums one: as
-// few bytes as an all-reduce among them would send. If its only giver is one of these, the others
-// divide it and send the pieces to each other: as few bytes as an all-gather, and the giver sends
-// each element once. Knows no dtypes; members are numbers.
+// A cell is cut into as many even pieces as there are takers, each of which sums one piece. The
+// traffic is that of an all-reduce among them. If the only giver is a taker too, the other takers
+// divide the cell and exchange pieces. The traffic is then that of an all-gather, and the giver
+// sends each element once. Knows no dtypes; members are numbers.
 
 #include <cstdint>
 #include <memory>
@@ -25,7 +25,7 @@
 
 namespace medley {
 
-// What a member has of a cell: where it lies in the member's own tensor, counted in elements.
+// A member's part of a cell: its position in the member's own tensor, in elements.
 struct RelayEnd {
   int member = 0;
   Runs runs;
@@ -38,58 +38,57 @@ struct RelayCell {
   bool operator==(const RelayCell&) const = default;
 };
 
-using RelayTensor = std::vector<RelayCell>;  // apart, together the whole
+using RelayTensor = std::vector<RelayCell>;  // disjoint, together the whole
 
-// Which of the tensors a member puts in and gets out, ascending. Of what it puts in it may give
-// nothing.
+// The tensors that a member puts in and gets out, ascending. It may give no element of an input.
 struct RelayMember {
   std::vector<int> inputs, outputs;
 };
 
-// Carries gradients or new values of parameters. Tensors of equal layouts may share cells.
+// Carries gradients or new values of parameters. Tensors with equal layouts may share cells.
 struct Relay {
   std::vector<RelayMember> members;
   std::vector<std::shared_ptr<const RelayTensor>> tensors;
   enum class Of : uint8_t { kGradients, kNewValues } of = Of::kGradients;
 };
 
-// One that has a tensor on devices of its own, which are members from `first_member` on. Of several
-// devices that have the same, the first gives and all take. Who gives in one layout and takes in
-// another is two holders with the same members.
+// A holder of a tensor on its own devices, which are members from `first_member` on. The first of
+// several replicas gives, and all take. A member that gives in one layout and takes in another is
+// two holders.
 struct RelayHolder {
   Layout layout;
   int first_member = 0;
   bool gives = true;
   bool takes = true;
   std::string name{};  // for errors
-  bool whole = true;   // it has all of the tensor; else a share, as others have others
+  bool whole = true;   // it stores the whole tensor; else a share of it
 };
 
-// Throws Error(kCaller) as cells_of() does, if a holder of the whole has not all of the tensor, or
-// if nobody gives an element or nobody takes it.
+// Throws Error(kCaller) as cells_of() does, if a holder of the whole lacks elements, or if an
+// element has no giver or no taker.
 RelayTensor relay_tensor(const std::vector<RelayHolder>& holders);
 
-// [begin, end) of a cell that `to[place]` sums. A member that alone gives the cell, and takes it,
-// keeps all of it: the others divide the cell among them.
+// Returns the interval of a cell that `to[place]` sums. The only giver of a cell, if it takes it
+// too, keeps all of it, and the others divide the cell.
 IndexInterval piece_of(const RelayCell& cell, size_t place);
 
-// Returns whether `member`, which takes the cell, has the sum of this piece from `to[place]`. False
-// between a member that keeps the cell and the others: it sends terms only, and receives nothing.
+// Returns whether `member`, which takes the cell, gets the sum of this piece from `to[place]`.
+// False between a member that keeps the cell and the others: it only sends terms.
 bool goes_to(const RelayCell& cell, size_t place, int member);
 
-// Elements of a tensor that a member gives, or takes. 0: it does not take part in it.
+// Returns the elements of a tensor that a member gives, or takes; 0 if it does not take part.
 int64_t given(const RelayTensor& tensor, int member);
 int64_t taken(const RelayTensor& tensor, int member);
 
-// Elements that travel in each round, [from * members + to]: none to oneself.
+// Elements per round, [from * members + to], without those for the sender itself.
 struct RelayTraffic {
   std::vector<int64_t> first, second;
 };
 RelayTraffic traffic_of(const Relay& relay);
 
-// Throws Error(kUs) "<place>: found ..., expected ..." unless in each tensor every element that a
-// member has is in one cell, and every cell is of members in rising order that have as many
-// elements of it, put it in and get it out.
+// Throws Error(kUs) "<place>: found ..., expected ..." unless each tensor has every element of a
+// member in one cell, and the members of each cell ascend, have as many elements of it, put it in
+// and get it out.
 void verify(const Relay& relay, const std::string& place);
 
 }  // namespace medley
