@@ -1,7 +1,7 @@
 #pragma once
 
-// Who writes what of a checkpoint: each element once, by one of those who hold it, and everybody
-// about as much as the others. All processes of a run find the same, from the program alone.
+// The write plan of a checkpoint: one of the holders of each element writes it, and all writers
+// have about equal shares. Every process derives the same plan from the program alone.
 
 #include <set>
 #include <string>
@@ -13,39 +13,38 @@
 
 namespace medley {
 
-// A box of a stored value, and who writes it.
+// A box of a stored value, and its writer.
 struct DealtBox {
   int value = 0;   // into held values, and into Deal::values
-  int box = 0;     // of the stored value
-  int holder = 0;  // of HeldValue::stages
-  int device = 0;  // of that stage's mesh
+  int box = 0;     // index in the stored value
+  int holder = 0;  // index into HeldValue::stages
+  int device = 0;  // index in that stage's mesh
 };
 
 struct Deal {
   std::vector<StoredValue> values;  // files: [box] the writer, an index into `writers`
-  std::vector<int> writers;         // devices of the program that write, among those of all stages
+  std::vector<int> writers;         // devices of the program that write, numbered over all stages
   std::vector<std::vector<DealtBox>> boxes;  // [writer] by value and box
 };
 
-// Of what is more than a device's share pieces are made, of at least `least_bytes` each.
-// `devices`: [stage] of its mesh. Throws Error(kCaller) if nobody holds some elements of a value.
+// Splits boxes larger than a device's share into pieces of at least `least_bytes` bytes. `devices`:
+// [stage] devices of its mesh. Throws Error(kCaller) if no device stores some elements of a value.
 Deal deal(const std::vector<HeldValue>& values,
           const std::vector<int>& devices,
           int64_t least_bytes = 1 << 20);
 
-// Of all that a program keeps: found once, and the same for every checkpoint of a run.
+// The write plan of all kept values of a program, the same for every checkpoint of a run.
 struct ProgramDeal {
   std::vector<HeldValue> held;
-  std::vector<int> devices;  // [stage] of its mesh
+  std::vector<int> devices;  // [stage] devices of its mesh
   Deal deal;
 };
 ProgramDeal deal(const Program& program);
-// The same for the values `among`, by kind and name: one of several programs over one state. Names
-// of its optimizer's state begin with `prefix` in a checkpoint.
+// Like ProgramDeal for the values `among` (kind, name) only: one of several programs over one
+// state. A checkpoint's names of its optimizer state begin with `prefix`.
 using ValueNames = std::set<std::pair<std::string, std::string>>;
 ProgramDeal deal(const Program& program, const ValueNames& among, const std::string& prefix);
-// What each device holds while it writes its boxes, in bytes: all that it has of their values. By
-// its number among those of all stages.
+// Returns the bytes that each device keeps for the values it writes, by its number over all stages.
 std::vector<int64_t> held_bytes(const ProgramDeal& dealt);
 
 }  // namespace medley

@@ -1,13 +1,13 @@
 #pragma once
 
-// A folder of checkpoints, one for each step that was saved. Whatever ends a process or a machine,
-// and whenever: what was complete stays, and what is not complete nobody reads.
+// A folder of checkpoints, one per saved step. If a process or machine fails at any time, complete
+// checkpoints stay, and incomplete ones are never read.
 //
 //   step-00001200.tmp/   *.safetensors, manifest.json, COMMIT   each synced, COMMIT last
 //   step-00001200/       the same, renamed
-//   step-00001100/       goes once the newer one is durable
+//   step-00001100/       removed once the newer one is durable
 //
-// One process changes a folder at a time; who that is, the caller decides.
+// Requires: one process changes a folder at a time.
 
 #include <string>
 #include <vector>
@@ -22,28 +22,28 @@ struct FoundCheckpoint {
   int64_t step = 0;
   bool is_complete = false;  // it has a COMMIT
 };
-// Newest first. A folder without any, or that is not there, has none.
+// Returns the checkpoints, newest first; none for an empty or missing folder.
 std::vector<FoundCheckpoint> find_checkpoints(Files& files, const std::string& folder);
 
-// Where the files of a checkpoint are written before it is complete.
+// Returns the folder for the files of an incomplete checkpoint.
 std::string temporary_folder(const std::string& folder, int64_t step);
-// Makes it, empty.
+// Creates that folder, empty.
 void begin_checkpoint(Files& files, const std::string& folder, int64_t step);
-// Completes a checkpoint whose files are written and synced; the one of this step, if there is one,
-// is replaced.
+// Completes a checkpoint whose files are written and synced. Replaces an existing one of the same
+// step.
 void commit_checkpoint(Files& files, const std::string& folder, const Manifest& manifest);
 // Removes what begin_checkpoint() made.
 void drop_checkpoint(Files& files, const std::string& folder, int64_t step);
 
 struct Retention {
-  int64_t keep = 3;        // the newest so many; at least 1
-  int64_t keep_every = 0;  // and those whose step is a multiple; 0: none
+  int64_t keep = 3;        // the newest ones to keep; at least 1
+  int64_t keep_every = 0;  // also keep steps that are multiples of this; 0: none
 };
-// Removes the others, and what failures have left.
+// Removes the other checkpoints, and the remains of failures.
 void retire_checkpoints(Files& files, const std::string& folder, const Retention& retention);
 
-// Reads the manifest of a checkpoint. Throws Error(kCaller) naming the file for one that is not
-// complete, or whose manifest is not the one that was committed.
+// Returns the manifest of a checkpoint. Throws Error(kCaller) naming the file if it is incomplete,
+// or if its manifest is not the committed one.
 Manifest open_checkpoint(Files& files, const std::string& path);
 
 }  // namespace medley

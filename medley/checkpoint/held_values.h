@@ -1,7 +1,7 @@
 #pragma once
 
-// What a run has to keep, by who has it: the layout of every parameter, buffer and moment over the
-// devices of each stage that a program gives it to. Knows no memory: values of local graphs.
+// The state of a run by holder: the layout of every parameter, buffer and moment on the devices of
+// each stage of a program. Knows no memory: values of local graphs.
 
 #include <string>
 #include <string_view>
@@ -12,10 +12,10 @@
 
 namespace medley {
 
-// A stage that has some of a value. Of one that has nothing of it on any device there is no entry.
+// A stage that stores some of a value. Stages without any of it have no entry.
 struct HoldingStage {
   int stage = 0;
-  ValueId value = kNone;  // of its local graph
+  ValueId value = kNone;  // in its local graph
   Layout layout;          // over the devices of its mesh
 };
 
@@ -24,15 +24,16 @@ struct HeldValue {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::vector<HoldingStage> stages;
-  bool changes = true;  // false: a buffer that no step assigns, which may lack where no op reads it
+  bool changes = true;  // false: a buffer that no step assigns, possibly absent if no op reads it
   StateRole role{};
 };
 
-// Returns them by kind and name. What the graph itself says (constants) is not among them. Those
-// who hold the same element hold the same bits; together they may hold less than the whole.
+// Returns the values by kind and name, without the graph's constants. Holders of one element have
+// equal bits. Together they may have less than the whole.
 std::vector<HeldValue> held_values(const Program& program);
 
-// Plans without f16 have none; one with it that finds none starts from its first scale.
+// Returns whether it is the loss scale of f16. Plans without f16 have none. A plan with f16 starts
+// from its first scale if the state has none.
 bool is_loss_scale(std::string_view kind, std::string_view name);
 
 }  // namespace medley

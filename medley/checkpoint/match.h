@@ -1,6 +1,6 @@
 #pragma once
 
-// Whether a checkpoint is one of what a run keeps.
+// Compares a checkpoint with the state of a run.
 
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace medley {
 
-// Throws Error(kCaller) "<folder>: <kind> "<name>": found ..., expected ..." with the first value
-// that only one of them has, or that differs in type or shape; of the parameters and buffers, and
-// of the optimizer's state unless `parameters_only`. A plan leaves out buffers that none of its ops
-// reads: they may be absent on either side if no step changes them. Averages of the weights may be
-// absent from the checkpoint, all of them: they start from the weights.
+// Throws Error(kCaller) "<folder>: <kind> "<name>": found ..., expected ..." for the first value
+// that only one side has, or whose type or shape differs. Compares parameters, buffers and, unless
+// `parameters_only`, the optimizer's state. Buffers that no step changes may be absent on either
+// side, since a plan omits those that none of its ops read. Averages of the weights may all be
+// absent from the checkpoint: they start from the weights.
 void require_match(const Manifest& manifest,
                    const std::string& folder,
                    const std::vector<HeldValue>& values,

@@ -1,8 +1,7 @@
 #pragma once
 
-// The header of a safetensors file (https://huggingface.co/docs/safetensors): eight bytes of
-// length, JSON, then the tensors one after the other. Knows nothing of checkpoints; whole files
-// that others wrote are read and refused by the same rules.
+// The header of a safetensors file (https://huggingface.co/docs/safetensors): its length in eight
+// bytes, JSON, then the tensors. Foreign files obey the same rules. Knows nothing of checkpoints.
 
 #include <cstdint>
 #include <map>
@@ -26,19 +25,19 @@ struct FileTensor {
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
-  std::vector<FileTensor> tensors;  // by where they lie
+  std::vector<FileTensor> tensors;  // by position
 };
 
-// No header is longer.
+// The largest header, in bytes.
 inline constexpr int64_t kMostHeaderBytes = int64_t{1} << 26;
 
-// Returns the bytes in front of the tensors, padded to a multiple of eight, and sets where each
-// begins and ends, in their order.
+// Returns the bytes in front of the tensors, padded to a multiple of eight, and sets each tensor's
+// begin and end, in their order.
 std::string print_header(SafetensorsHeader& header);
 
-// Throws Error(kCaller) "<path>: ...: found ..., expected ..." for what is no such file: tensors
-// outside of it, over one another or with bytes between them, sizes that are not those of the
-// shape. `bytes`: if not null, gets the header as it stands in the file.
+// Throws Error(kCaller) "<path>: ...: found ..., expected ..." for tensors outside of the file,
+// overlaps, gaps, and sizes that contradict the shape. `bytes`: if not null, receives the raw
+// header.
 SafetensorsHeader read_header(Files& files, const std::string& path, std::string* bytes = nullptr);
 
 }  // namespace medley

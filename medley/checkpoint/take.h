@@ -1,8 +1,8 @@
 #pragma once
 
-// What somebody who needs boxes of a value takes from those who have boxes of it, whatever plans
-// have divided either. Knows neither files nor devices: the boxes that are there may lie in a
-// checkpoint, in this process's memory or with a peer.
+// The copies that fill the needed boxes of a value from the available ones, whatever plans divided
+// either. Knows neither files nor devices: boxes may be in a checkpoint, in this process's memory
+// or on a peer.
 
 #include <string>
 #include <vector>
@@ -12,16 +12,16 @@
 
 namespace medley {
 
-// Bytes that go from one box to another, both kept as row-major tensors of their own: as many in
-// the runs of one as in those of the other, in the same order.
+// A copy from one box to another, both row-major tensors of their own. The runs of both have equal
+// byte counts, in the same order.
 struct Take {
   int from = 0, to = 0;  // boxes of the two layouts
   Runs in_from, in_to;
 };
 
-// Together the takes fill every box of `needed`, each element once. A box with several owners is
-// taken from one `from`; who that is, the caller decides. Throws Error(kCaller) "<place>: ..." if
-// the layouts are of different sizes, if no factors fit both, or if nobody has some of a box.
+// Returns copies that fill every box of `needed`, each element once. If a box has several owners,
+// the caller chooses the source. Throws Error(kCaller) "<place>: ..." if the sizes differ, if no
+// factors fit both, or if some elements have no source.
 std::vector<Take> takes_of(const Layout& there,
                            const Layout& needed,
                            int64_t bytes_per_element,

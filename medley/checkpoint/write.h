@@ -14,11 +14,11 @@
 
 namespace medley {
 
-// A checksum covers so many bytes of a tensor, the last one of it what is left: whoever needs one
-// of them reads all.
+// The bytes of a tensor that one checksum covers; the last piece has the rest. Reading any of them
+// reads the piece.
 inline constexpr int64_t kPieceBytes = 1 << 20;
 
-// A tensor to write: runs of bytes of some memory. It has to last, and not to change.
+// A tensor to write: runs of bytes. The memory must outlive the write, unchanged.
 struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;
@@ -27,16 +27,16 @@ struct TensorSource {
   Runs runs;
 };
 
-// Returns what of a box of a stored value the memory has that keeps `shard`. Requires: the box is
-// of a cell of who has the shard.
+// Returns the part of a stored value's box that is in the memory of `shard`. Requires: the box is
+// of a cell of a holder of the shard.
 TensorSource source_of(const StoredValue& value,
                        size_t box,
                        const FactorSizes& shard_factors,
                        const Box& shard,
                        const char* memory);
 
-// Writes a file in pieces of a few MiB, so that whoever writes beside other work can stop between
-// two of them. A file that is there is replaced.
+// Writes a file in pieces of a few MiB, so that background writing can pause between pieces.
+// Replaces an existing file.
 class TensorFileWriter {
  public:
   TensorFileWriter(Files& files,
@@ -44,11 +44,11 @@ class TensorFileWriter {
                    const std::string& name,
                    std::vector<TensorSource> tensors);
 
-  // Does the next piece. Returns whether that was the last one: the file is written and synced.
+  // Writes the next piece. Returns true after the last one, with the file synced.
   bool next();
   // Requires: next() has returned true.
   StoredFile file() const;
-  // Bytes that are still to be read, for a checksum or to be written.
+  // Returns the bytes that remain to be read, for a checksum or to be written.
   int64_t left() const { return left_; }
 
  private:
@@ -62,33 +62,33 @@ class TensorFileWriter {
   Files& files_;
   std::string name_, path_;
   std::vector<TensorSource> tensors_;
-  size_t tensor_ = 0;   // where the next piece begins
-  int64_t offset_ = 0;  // in it
+  size_t tensor_ = 0;   // the next piece's
+  int64_t offset_ = 0;  // in the tensor
   int64_t left_ = 0;
   bool is_checked_ = false;
-  std::string digits_;  // of the tensor that is being checked
+  std::string digits_;  // checksums of the current tensor
   std::map<std::string, std::string> metadata_;
   StoredFile file_;
   std::string buffer_;
-  // What is written at once: small tensors go together, and disks take whole blocks best.
+  // The write buffer: small tensors share one write, and disks prefer whole blocks.
   struct Free {
     void operator()(char* memory) const;
   };
   std::unique_ptr<char[], Free> block_;
-  int64_t filled_ = 0;  // bytes of it
+  int64_t filled_ = 0;  // used bytes
 };
 
-// Writes and syncs the file; replaces one that is there.
+// Writes and syncs the file. Replaces an existing one.
 StoredFile write_tensors(Files& files,
                          const std::string& folder,
                          const std::string& name,
                          const std::vector<TensorSource>& tensors);
 
-// Reads or copies the bytes [begin, end) of what runs enumerate, one after the other.
+// Reads or copies the bytes [begin, end) of the concatenated runs.
 void gather(const char* memory, const Runs& runs, int64_t begin, int64_t end, char* to);
 void scatter(const char* from, int64_t begin, int64_t end, const Runs& runs, char* memory);
 
-// The checksums of a tensor in the metadata of its file: eight digits for each piece.
+// Returns the metadata key of a tensor's checksums: eight digits for each piece.
 std::string checksum_key(const std::string& tensor);  // "crc32c:<tensor>"
 
 }  // namespace medley
