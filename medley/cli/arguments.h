@@ -1,7 +1,7 @@
 #pragma once
 
-// What a command line may say. The option parser, CLI11, is compiled in one file only: its header
-// takes longer to compile than any file that would include it.
+// The arguments of a command line. CLI11, the option parser, is compiled in one file only, because
+// its header compiles slowly.
 
 #include <cstdint>
 #include <memory>
@@ -12,20 +12,20 @@
 
 namespace medley {
 
-// What holds of an argument or option. Others are named as they were added, "--layers" or "plan",
-// and were added before.
+// The rules of an argument or option. Others are named as they were added, "--layers" or "plan",
+// and must be added before.
 struct ArgumentRules {
   bool required = false;
-  bool commas = false;                     // several values, with commas between them
+  bool commas = false;                     // several values, separated by commas
   std::vector<std::string> needs = {};     // is refused without these
-  std::vector<std::string> excludes = {};  // is refused beside these
-  std::vector<std::string> one_of = {};    // the values there are; empty: any
+  std::vector<std::string> excludes = {};  // is refused with these
+  std::vector<std::string> one_of = {};    // the valid values; empty: any
   std::optional<int64_t> least = std::nullopt, most = std::nullopt;
-  std::vector<std::string> in_place_of = {};  // where this one is given, those are not required
+  std::vector<std::string> in_place_of = {};  // if this one is given, those are not required
 };
 
-// The arguments and options of one command. A name without "-" is a positional argument. What is
-// parsed is written to `value`, which must live as long as the parser.
+// The arguments and options of one command. A name without "-" is a positional argument. Parsing
+// writes to `value`, which must outlive the parser.
 class Arguments {
  public:
   void text(const std::string& name,
@@ -53,7 +53,7 @@ class Arguments {
 
 class ArgumentParser {
  public:
-  // `version`: what --version prints.
+  // `version`: the text of --version.
   ArgumentParser(const std::string& name, const std::string& help, const std::string& version);
   ~ArgumentParser();
 
@@ -61,8 +61,8 @@ class ArgumentParser {
                         const std::string& help,
                         const std::string& footer);
 
-  // The name of the command that was given, its values filled in; or none where --help or --version
-  // was all that was wanted, which is printed to `out`. Throws Error of the caller.
+  // Returns the name of the given command, with its values set, or none after printing --help or
+  // --version to `out`. Throws Error of the caller.
   std::optional<std::string> parse(const std::vector<std::string>& arguments, std::ostream& out);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// A plan in plain words and tables: who computes which rows, who holds what.
+// Explains a plan in text and tables: the samples and the state of each device.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -13,13 +13,14 @@
 namespace medley {
 
 struct ExplainOptions {
-  const Graph* graph = nullptr;  // adds what is in the graph: without it only what the plan says
-  const CostModel* costs = nullptr;  // of a cluster: with a graph, adds kinds, memory and times
-  bool expanded = false;             // every input, op and communication; needs the graph
-  const GraphAnalysis* analysis = nullptr;  // of the graph, where it is known already
+  const Graph* graph = nullptr;  // adds the parts that need a graph; null: only the plan
+  // with a graph, adds device types, memory and times
+  const CostModel* costs = nullptr;
+  bool expanded = false;                    // every input, op and communication; needs the graph
+  const GraphAnalysis* analysis = nullptr;  // for the graph, if already computed
 };
 
-// Requires: verify(plan, graph, cluster) has passed where graph and costs are given.
+// Requires: verify(plan, graph, cluster) has passed if graph and costs are given.
 std::string explain(const Plan& plan, const ExplainOptions& options);
 nlohmann::ordered_json explain_json(const Plan& plan, const ExplainOptions& options);
 

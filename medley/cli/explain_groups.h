@@ -1,7 +1,7 @@
 #pragma once
 
-// A plan with decisions for every op, as the search makes it, on less than a page: how many ops of
-// which module are divided by what, and only what is unusual one by one.
+// A plan with decisions for every op on less than a page: the number of ops per module and
+// division, and single ops only for exceptions.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace medley {
 
-// `ops`: of a plan or of what became of it. `stored`: states of parameters.
+// `ops`: of a plan or of its expansion. `stored`: placements of parameters.
 nlohmann::ordered_json groups_json(const Plan& plan,
                                    const std::vector<Said>& ops,
                                    const std::vector<Said>& stored);
 std::string groups_text(const nlohmann::ordered_json& groups);
-// The same of what a plan says where no graph tells how many ops and parameters it says it of.
+// Returns the text for a plan without a graph, so without counts of ops and parameters.
 std::string said_text(const nlohmann::ordered_json& groups);
 
-// What divides an op of this choice: a part, "replicated" or "partial".
+// Returns the division of an op: a part, "replicated" or "partial".
 std::string divided_by(const std::string& choice);
 bool is_undivided(const std::string& by);
 
-// "h.3.mlp.up" -> "h.*.mlp.up": repeated blocks have one name.
+// Returns "h.*.mlp.up" for "h.3.mlp.up", so that repeated blocks have one name.
 std::string block_pattern(const std::string& name);
-// "h.3.mlp.up/~mm#0" -> "h.*.mlp": the block of an op and one name more. Ops outside of any module
-// are of "(the model)", what accumulates and updates parameters of "(parameters)".
+// Returns "h.*.mlp" for "h.3.mlp.up/~mm#0": the block of an op and one more name. Ops outside of
+// modules give "(the model)", ops that accumulate and update parameters "(parameters)".
 std::string module_pattern(const std::string& op_name);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// The layers of a graph, on a page: repeated blocks once, with how often they are there.
+// The layers of a graph on one page: repeated blocks once, with their count.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

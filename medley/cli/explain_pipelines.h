@@ -1,8 +1,7 @@
 #pragma once
 
-// Pipelines of a plan beside each other: who is with whom, what each does and waits for, and which
-// of them sum the gradients of which layers together. Knows nothing of what is sharded inside a
-// stage.
+// Compares the pipelines of a plan: their devices, work and idle time, and the gradient syncs
+// between them. Knows nothing of what is sharded inside a stage.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -16,29 +15,30 @@
 
 namespace medley {
 
-// Layers as `medley explain --layers` counts them: from `begin` on, before `end`.
+// Layers [begin, end) as `medley explain --layers` numbers them.
 struct LayerRange {
   int begin = 0, end = 0;
 };
-// [stage] pipeline after pipeline. A cut inside of a layer leaves it to both of its stages.
+// Returns the layers of each stage, pipeline after pipeline. A cut inside of a layer assigns it to
+// both stages.
 std::vector<LayerRange> layer_ranges(const Graph& graph, const Plan& plan);
 std::string to_string(const LayerRange& range);  // "0-5"
 
-// A row for each pipeline: its rows, micro-batches and stages, and devices by kind if there are
-// costs of a cluster.
+// Returns a row for each pipeline: samples, micro-batches and stages, and with `costs` its devices
+// by type.
 nlohmann::ordered_json pipelines_json(const Plan& plan, const CostModel* costs);
-// Adds to those rows what the simulation says. Requires: it is of this program.
+// Adds simulated values to those rows. Requires: a simulation of this program.
 void add_measures(nlohmann::ordered_json& pipelines,
                   const Program& program,
                   const CostModel& costs,
                   const Simulation& simulation);
 std::string pipelines_text(const nlohmann::ordered_json& pipelines);
-// What decides who is with whom: what goes over which network inside of pipelines and between them,
-// and whether they are done at one time. Requires: rows with measures.
+// Explains the grouping of devices: the traffic per network inside of and between pipelines, and
+// whether they end together. Requires: rows with measures.
 std::string reasons_text(const nlohmann::ordered_json& pipelines,
                          const nlohmann::ordered_json& shared);
 
-// A row for all relays among the same stages. Requires: the simulation has relays.
+// Returns a row for all relays among the same stages. Requires: the simulation has relays.
 nlohmann::ordered_json shared_json(const Program& program,
                                    const std::vector<LayerRange>& layers,
                                    const CostModel& costs,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The short texts of a plan in plain words.
+// The short texts of a plan.
 
 #include <optional>
 #include <string>
@@ -12,26 +12,26 @@
 
 namespace medley {
 
-// The stable name of an op or a value, and the text of its choice or state.
+// The stable name of an op or a value, and the text of its choice or placement.
 struct Said {
   std::string name;
   std::string text;
 };
 
-// "dim 0 divided 24, 8"; of two axes joined by "; ". Of nothing: nothing.
+// Returns "dim 0 divided 24, 8", with "; " between two axes; "" for no axes.
 std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes);
 std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes);
 
-// "11 x 8, 10": equal neighbours once.
+// Returns "11 x 8, 10": equal neighbours once, with their count.
 std::string runs_text(const std::vector<int64_t>& lengths);
 
-// What the owners of an update say: "divided 3 : 1 over pipelines".
+// Returns the text for the owners of an update: "divided 3 : 1 over pipelines".
 std::string owner_words(const Plan& plan, const std::string& text);
 
-// The text that a plan has for it: "S(0, rows)".
+// Returns the plan's text of a placement: "S(0, rows)".
 std::string state_text(const Completed& completed, ValueId value, const State& state);
 std::string choices_text(const Completed& completed, OpId op);
-// Of all ops, and of all parameters.
+// Returns the texts of all ops, and of all parameters.
 std::vector<Said> ops_said(const Completed& completed);
 std::vector<Said> parameters_said(const Completed& completed);
 

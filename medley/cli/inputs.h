@@ -11,10 +11,10 @@
 
 namespace medley {
 
-// The same error, of something in a file: "<path>: ...".
+// Returns the error with the file in front: "<path>: ...".
 Error in_file(const std::string& path, const Error& error);
 
-// Runs what reads a plan further: what is wrong with the plan is said of its file.
+// Runs the body. Errors about the plan name its file.
 template <typename Body>
 auto in_plan(const std::string& path, Body&& body) {
   try {
@@ -24,17 +24,16 @@ auto in_plan(const std::string& path, Body&& body) {
   }
 }
 
-// Read and verify a file. Throw Error(kCaller) that names it; one that is not there is the caller's
-// mistake too.
+// Read and verify a file. Throw Error(kCaller) that names it, also for a missing file.
 std::string read_input(Files& files, const std::string& path, std::string_view what);
 Graph read_graph(Files& files, const std::string& path);
 Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue);
 Plan read_plan(Files& files, const std::string& path);
-Plan plan_of(const std::string& text, const std::string& path);  // of a text that was read
+Plan plan_of(const std::string& text, const std::string& path);  // from text
 // Analytic if `profile` is "".
 CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster);
 
-// verify(plan, graph, cluster) with the rows that meet, naming the file. Row coupling included.
+// Runs verify(plan, graph, cluster) including cross-sample dependence. Errors name the file.
 void verify_plan(const Plan& plan,
                  const std::string& path,
                  const Graph& graph,

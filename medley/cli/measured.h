@@ -1,6 +1,6 @@
 #pragma once
 
-// The commands on a table of measured layers (docs/formats/layers.md) in place of a graph.
+// The commands on a table of measured layers (docs/formats/layers.md) instead of a graph.
 
 #include <string>
 #include <utility>
@@ -16,13 +16,13 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
 void compare_measured(const RequestOptions& options, Session& session);
 void simulate_measured(const PlannedOptions& options, Session& session);
 void memory_measured(const PlannedOptions& options, Session& session);
-// Throws Error(kCaller) if the table has no times for the cluster, or a plan, by its path, is none
-// for both or lacks memory. Returns lines about the devices that no plan can use.
+// Throws Error(kCaller) if the table has no times for the cluster, or if the plan fits neither or
+// lacks memory. Returns lines about devices that no plan can use.
 std::string check_measured(const std::string& path,
                            const LayerTable& table,
                            const Cluster& cluster,
                            const std::vector<std::pair<std::string, LayerPlan>>& plans);
-// `layers` and `cluster` add times and memory; both or neither may be "".
+// `layers` and `cluster` add times and memory. Requires: both or neither are "".
 void explain_measured(const std::string& plan,
                       const std::string& layers,
                       const std::string& cluster,

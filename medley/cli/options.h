@@ -1,6 +1,6 @@
 #pragma once
 
-// Arguments and options that several commands take, each said once.
+// Arguments and options that several commands share.
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@ namespace medley {
 
 struct RequestOptions {
   std::string graph, cluster, profile;
-  std::string layers;  // a layer table in place of the graph, or ""
+  std::string layers;  // a layer table instead of the graph, or ""
   int64_t global_batch = 0, microbatches = 0;
   std::vector<std::string> devices;
 };
@@ -22,20 +22,20 @@ void add_request_options(Arguments& arguments, RequestOptions& options);
 // A graph, a cluster, and a plan for both.
 struct PlannedOptions {
   std::string graph, cluster, plan;
-  std::string layers;  // a layer table in place of the graph, or ""
+  std::string layers;  // a layer table instead of the graph, or ""
 };
 void add_planned_options(Arguments& arguments, PlannedOptions& options);
 
-// `--layers`: the table takes the place of the first positional argument. `places`: those that are
-// not required then. Once the command line is parsed, without_graph() gives the others their
-// places. Returns true if there is a table.
+// Adds `--layers`, which replaces the first positional argument. `places`: arguments that are then
+// not required. After parsing, without_graph() moves the others to their places. Returns true if
+// there is a table.
 void add_layers_option(Arguments& arguments,
                        std::string& layers,
                        const std::vector<std::string>& places);
 bool without_graph(RequestOptions& options);
 bool without_graph(PlannedOptions& options);
 
-// "36h" as seconds; nothing if it is not given.
+// Returns "36h" in seconds, or nothing if it is not given.
 std::optional<double> read_duration(const std::string& option, const std::string& text);
 
 void add_profile_option(Arguments& arguments,

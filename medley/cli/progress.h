@@ -1,7 +1,7 @@
 #pragma once
 
-// A line on a terminal that says how far a command is, from its second second on. It is gone when
-// the command is done: what is piped or compared never has it.
+// A progress line on a terminal, shown after the first second and cleared at the end. Pipes and
+// files never contain it.
 
 #include <ostream>
 #include <string_view>
@@ -12,13 +12,13 @@ namespace medley {
 
 class Progress {
  public:
-  // `terminal` may be null: then nothing is ever written. Both outlive this.
+  // `terminal` may be null: then nothing is written. Both outlive this.
   Progress(std::ostream* terminal, Clock& clock);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // "pricing the next best: 3 of 20"
+  // Shows "pricing the next best: 3 of 20".
   void at(std::string_view what, size_t number, size_t of);
 
  private:

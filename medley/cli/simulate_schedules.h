@@ -1,6 +1,6 @@
 #pragma once
 
-// Pipelines under several schedules: what `medley simulate --schedules` prints.
+// Pipelines under several schedules: the output of `medley simulate --schedules`.
 
 #include <string>
 #include <vector>
@@ -11,9 +11,9 @@
 
 namespace medley {
 
-// The plan again and again, each time with the counts in flight that a schedule gives each pipeline
-// of several stages (`names`, or all of the table for "all"), held to the memory that the plan's
-// own leave. Throws Error(kCaller) if no pipeline has several stages.
+// Simulates the plan once per schedule with the counts in flight of each pipeline of several
+// stages, limited by the memory that the plan leaves. `names`: schedules, or "all". Throws
+// Error(kCaller) if no pipeline has several stages.
 std::string simulate_schedules(const Graph& graph,
                                const Plan& plan,
                                const CostModel& costs,

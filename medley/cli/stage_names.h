@@ -1,7 +1,7 @@
 #pragma once
 
-// Short names of stages for tables: "1", or, where a plan has several pipelines, "0/1": the
-// pipeline, then its stage.
+// Short names of stages for tables: "1", or "0/1" (pipeline, stage) if a plan has several
+// pipelines.
 
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace medley {
 
-// [stage] pipeline after pipeline.
+// Returns [stage] names, pipeline after pipeline.
 std::vector<std::string> stage_names(const Plan& plan);
 std::vector<std::string> stage_names(const Program& program);
 

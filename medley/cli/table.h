@@ -5,7 +5,7 @@
 
 namespace medley {
 
-// Columns of text for people: two blanks between them, numbers to the right.
+// Columns of text: two blanks between them, numbers right-aligned.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}

@@ -24,7 +24,7 @@ struct Verb {
   std::string_view name;
   std::string_view help;
   std::string_view example;  // an actual command line
-  // Adds arguments and options; what it returns runs once they are parsed.
+  // Adds arguments and options. The result runs after parsing.
   std::function<void()> (*prepare)(Arguments& arguments, Session& session);
 };
 const std::vector<Verb>& verbs();
