@@ -1,6 +1,6 @@
 #pragma once
 
-// The table of additions to verbs by rooms above the command line.
+// The table of additions to verbs by modules above the command line.
 
 #include "medley/cli/additions.h"
 
