@@ -4,7 +4,7 @@
 
 namespace medley {
 
-// What a byte takes from one device of a cluster to another, in any unit; for choosing only.
+// Returns the time of a byte between two devices of a cluster, in any unit. Used for choosing only.
 using ByteTime = std::function<double(int from, int to)>;
 
 }  // namespace medley

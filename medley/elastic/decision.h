@@ -1,13 +1,13 @@
 #pragma once
 
-// After a failure: which step all survivors are to have done, and what each does for that.
+// After a failure: the last step that all survivors complete, and each one's way to it.
 //
-//   nobody has passed the commit of step s    keep s - 1    s is made again
-//   some have                                 finish s      the others get what it gave
-//   some have, and new parameters spread      keep s - 1    s is undone where it is done
+//   all before the commit of step s           keep s - 1    s is repeated
+//   some after the commit                     finish s      the others get its result
+//   likewise, and new parameters spread       keep s - 1    s is undone
 //
-// The commit (program/commit.h) ends on a device only when every device has contributed, so that
-// whoever has not passed it lacks only what it gives. Knows no tensors and no messages.
+// The commit (program/commit.h) completes on a device only after every device has contributed. A
+// device before it therefore lacks only its result. Knows no tensors and no messages.
 
 #include <optional>
 #include <string>
@@ -18,30 +18,30 @@
 
 namespace medley {
 
-// What a survivor says of the last step that it has begun.
+// A survivor's report on the last step that it has begun.
 struct StepLeft {
   std::string device;
   int64_t step = -1;  // -1: it has begun none
   Reached reached = Reached::kDone;
-  // What the last commit gave that it has passed.
+  // The result of the last commit that it has passed.
   std::optional<double> committed{};
-  bool commits = true;   // it has a part in commits
-  bool spreads = false;  // it takes others to end a step behind its commit
-  int back = 0;          // larger each time it goes back to an older state; 0: never
+  bool commits = true;   // it takes part in commits
+  bool spreads = false;  // it needs others to end a step after its commit
+  int back = 0;          // increases whenever it returns to an older state; 0: never
   int loads = 0;         // checkpoints that the script has loaded
   bool operator==(const StepLeft&) const = default;
 };
 
 struct Decision {
-  int64_t step = -1;                  // that all have done then
-  std::optional<double> committed{};  // for those who have to finish it
+  int64_t step = -1;                  // completed by all afterwards
+  std::optional<double> committed{};  // for survivors that have to finish it
   bool operator==(const Decision&) const = default;
 };
 
-// Returns what to do, or the sentence why survivors cannot go on from what they have.
+// Returns the decision, or the reason why survivors cannot resume from their state.
 std::variant<Decision, std::string> decide(const std::vector<StepLeft>& survivors);
 
-// How a survivor gets there.
+// A survivor's way to the decision.
 struct Catching {
   bool finish = false;  // the rest of its step
   int undo = 0;         // steps

@@ -1,12 +1,12 @@
 #pragma once
 
-// What of a run's state one failure would take from all, and where each such box lives a second
-// time: in the memory of a device that does not fail with those who have it.
+// State replicas: each box that one failure would destroy has a copy in the memory of a device that
+// does not fail together with its holders.
 //
 //   node 0   stage 0: w [0, 6)   kept for node 1: v [0, 4)
 //   node 1   stage 1: v [0, 4)   kept for node 0: w [0, 6)
 //
-// All who ask with the same arguments find the same. Knows no tensors, and not when copies are
+// Equal arguments give equal results in all processes. Knows no tensors, and not when copies are
 // made.
 
 #include <vector>
@@ -21,35 +21,35 @@ namespace medley {
 
 struct SecondHome {
   int value = 0;        // into SecondHomes::values
-  FactorSizes factors;  // of the box
-  Box box;              // kept as a row-major tensor of its own
+  FactorSizes factors;  // the box's factors
+  Box box;              // stored as a row-major tensor of its own
   int from = 0, to = 0;
-  Runs in_from;  // of the shard of `from`, in bytes
+  Runs in_from;  // runs in the shard of `from`, in bytes
   int64_t bytes() const { return in_from.total(); }
 };
 
 struct SecondHomes {
-  std::vector<HeldValue> values;  // of the program
+  std::vector<HeldValue> values;  // for the program
   std::vector<SecondHome> homes;  // by value, then by place in it
-  int64_t without = 0;            // bytes for which nobody has room
+  int64_t without = 0;            // bytes without room for a replica
 };
 
-// Devices as others see them who want to keep something there.
+// The devices as places for replicas.
 struct Neighbourhood {
-  // [tier][device of the cluster]: those of one number fail together; the widest tier first. What
-  // finds no room outside of a wide domain goes outside of a narrow one.
+  // [tier][device of the cluster]: devices of one number fail together; the widest tier first. If
+  // there is no room outside of a wide domain, a narrower one is used.
   std::vector<std::vector<int>> domains;
-  std::vector<int64_t> room;  // [device] bytes; below 0: not even for a copy of its own state
+  std::vector<int64_t> room;  // [device] bytes; below 0: less than a copy of its own state
   ByteTime byte_time = [](int, int) { return 1.0; };
 };
 
-// Of the devices of a program: nodes fail together, and pools that may be taken away; where there
-// is one node only, each device by itself. Room is what neither the program needs nor a copy of the
-// device's own state. Bytes take what the links give.
+// Returns the failure domains of a program's devices: nodes and revocable pools, or each device if
+// there is one node. Room excludes the program's needs and a copy of the device's own state. Byte
+// times follow the links.
 Neighbourhood neighbourhood_of(const Program& program, const Cluster& cluster);
 
-// The largest box first, each to whoever is done with it early; a device that fills up counts as a
-// slow one. Where somebody has no room for a copy of its own state nothing has a second home.
+// Assigns the largest box first, each to the device that is done earliest; nearly full devices
+// count as slow. If any device has no room for a copy of its own state, there are no replicas.
 SecondHomes second_homes(const Program& program, const Neighbourhood& places);
 
 }  // namespace medley
