@@ -8,7 +8,6 @@ namespace medley {
 // The compute clock of one emulated device. Sleeping moves it.
 class EmulatedClock : public Clock {
  public:
-  // Requires: `ledger` outlives this.
   EmulatedClock(Ledger& ledger, int device) : ledger_(ledger), device_(device) {}
   Nanoseconds now() override { return ledger_.now(device_); }
   void sleep_until(Nanoseconds deadline) override {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Makes an executor take the time and the memory of an emulated kind of device. Ops run for real in
-// the inner executor; before they do, the device's compute clock moves by the time that they take
-// on the kind. Decorates any executor; one per device, used by its thread only.
+// Gives an executor the times and the memory of an emulated device type. Before each op runs in the
+// inner executor, the device's compute clock moves by the op's time. Decorates any executor; one
+// per device, used by its thread only.
 
 #include <memory>
 
@@ -17,7 +17,7 @@ namespace medley {
 struct EmulatedExecutorOptions {
   HiddenTruth truth;
   HostDelay delay;
-  const CostModel* measured = nullptr;  // times of ops, instead of the truth; outlives the executor
+  const CostModel* measured = nullptr;  // times of ops instead of the truth; outlives the executor
 };
 
 class EmulatedExecutor final : public Executor {
@@ -57,7 +57,7 @@ class EmulatedExecutor final : public Executor {
 
   Frames inner_frames(Frames frames) const;
   Liveness& liveness(const LoweredStage& stage, Frames frames) const;
-  size_t place_in(const LoweredStage& stage) const;  // of this device, in its mesh
+  size_t place_in(const LoweredStage& stage) const;  // this device, in its mesh
 
   Executor& inner_;
   Ledger& ledger_;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Makes a transport take emulated time: the real bytes travel once, through the inner transport;
-// what the ledger books are the rounds of messages of the cheapest algorithm on the emulated links.
-// Decorates any transport, for the devices of this process.
+// Gives a transport emulated times: the bytes travel once through the inner transport, while the
+// ledger books the rounds of the cheapest algorithm on the emulated links. Decorates any transport,
+// for the devices of this process.
 
 #include <functional>
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace medley {
 
-// Called wherever the host may be slow; tests sleep in it for random times.
+// Called wherever the host may be slow. Tests sleep in it for random times.
 using HostDelay = std::function<void()>;
 
 class EmulatedTransport final : public Transport {
@@ -41,8 +41,8 @@ class EmulatedTransport final : public Transport {
       next_;  // [group, lane, member] -> number of its next exchange
 };
 
-// Returns the messages of member `me` of an all-to-all, all at once (network/collectives.h), or of
-// a transfer: a device knows no lengths but its own.
+// Returns the messages of member `me` of an all-to-all, all in one round (network/collectives.h),
+// or of a transfer: a device knows only its own lengths.
 std::vector<RoundStep> messages_at_once(const Exchange& exchange);
 
 }  // namespace medley

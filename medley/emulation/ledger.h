@@ -1,19 +1,19 @@
 #pragma once
 
-// The virtual clock of an emulated cluster: all devices, threads of one process or processes of one
-// machine, book what they compute and send. Each device has a compute clock, which moves when it
-// says so, and communication streams, which move by events (network/flow_engine.h).
+// The virtual clock of an emulated cluster. The devices, threads of one process or processes of one
+// machine, book computing and sending. Each has a compute clock, which it moves itself, and
+// communication streams, which move by events (network/flow_engine.h).
 //
 //   device 0 compute   |##########|......wait......|####|
-//            comm            ^post |===== exchange =====|        events are committed only up to
-//            the earliest compute clock of all devices that
-//   device 1 compute   |################|##############|         do not wait: before it nobody can
-//   post any more. So times depend on the program
-//                                                                alone, never on the host, its load
-//                                                                or the order in which threads run.
+//            comm            ^post |===== exchange =====|
+//   device 1 compute   |################|##############|
 //
-// Because a device says how long an op takes before it runs it, ops of several devices run in
-// parallel on the host. Knows nothing of tensors, executors or transports.
+// Events are committed only up to the earliest compute clock of all devices that do not wait,
+// before which no device can post. Times thus depend on the program alone, never on the host, its
+// load or the order of threads.
+//
+// A device books an op before it runs it, so ops of several devices run in parallel on the host.
+// Knows nothing of tensors, executors or transports.
 
 #include <chrono>
 #include <filesystem>
@@ -29,34 +29,34 @@
 namespace medley {
 
 struct LedgerOptions {
-  // How long in real time a waiting device watches nobody move before it names who should.
+  // The real time without progress after which a waiting device names the blocking one.
   std::chrono::milliseconds stall{120'000};
-  // Real seconds per emulated second that devices are held back to, for live demos; 0: as fast as
-  // the host can. Changes no emulated time.
+  // Real seconds per emulated second, as a lower limit for live demos; 0: as fast as the host can.
+  // Changes no emulated time.
   double pace = 0;
 };
 
 class Ledger {
  public:
-  // For threads of this process and the processes that it forks. `topology` outlives it.
+  // For threads of this process and its forked processes. `topology` outlives it.
   static std::unique_ptr<Ledger> create(const Topology& topology, LedgerOptions options = {});
-  // For processes that open the file; it goes away with this ledger. Throws Error(kEnvironment)
-  // naming the path.
+  // For processes that open the file, which this ledger removes at its end. Throws
+  // Error(kEnvironment) naming the path.
   static std::unique_ptr<Ledger> create(const Topology& topology,
                                         const std::filesystem::path& path,
                                         LedgerOptions options = {});
-  // Throws Error(kCaller) if it was made for another cluster.
+  // Throws Error(kCaller) if the file is of another cluster.
   static std::unique_ptr<Ledger> open(const Topology& topology,
                                       const std::filesystem::path& path,
                                       LedgerOptions options = {});
 
-  // A device takes part from its clock's zero on; until then nothing happens anywhere. The process
-  // that calls this is watched.
+  // A device takes part from its clock's zero on. Emulated time starts after all have joined. The
+  // process of the caller is watched.
   void join(int device);
-  // It posts no more. Others may still receive what it has posted.
+  // The device posts no more. Others may still receive its posts.
   void leave(int device);
 
-  // Moves the compute clock. To be called before the op runs. Requires: duration >= 0.
+  // Moves the compute clock, before the op runs. Requires: duration >= 0.
   void compute(int device, Nanoseconds duration);
   // Posts at the compute clock. `name` is for errors.
   int post(int device,
@@ -65,21 +65,21 @@ class Ledger {
            std::span<const RoundStep> steps,
            const std::string& name,
            Turn turn = {});
-  // From here to finish_wait() the device holds nobody back.
+  // From here to finish_wait() the device blocks no other device.
   void begin_wait(int device, int exchange);
   // Blocks until the exchange is complete; the compute clock is then at least that time. Releases
-  // the exchange. Throws Error(kEnvironment): aborted; a device has died and nobody else can go on;
-  // nobody has moved for too long (names who holds the clock).
+  // the exchange. Throws Error(kEnvironment) if aborted, if a device has died and no other can
+  // proceed, or after too long without progress (names the device with the clock).
   FlowEngine::Times finish_wait(int device, int exchange);
   void release(int exchange);
 
-  // Ends every wait of this process with an error, now and from now on. The first cause stays.
+  // Ends every wait of this process with an error, now and from now on. Keeps the first cause.
   void abort(const std::string& cause);
   // Returns "12.3 ms: fast/0/0 computes, fast/0/1 waits for all_reduce w, slow/0/0 has not joined".
   std::string describe();
 
-  Nanoseconds now(int device);  // of its compute clock
-  // Sleeps until the pace says that the device's compute clock is reached.
+  Nanoseconds now(int device);  // its compute clock
+  // Sleeps until the paced real time reaches the device's compute clock.
   void keep_pace(int device);
 
   const Topology& topology() const { return topology_; }

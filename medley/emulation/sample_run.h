@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs a program for tests on a cluster that is emulated: a thread for every device, the null
-// executor and the in-process transport under the decorators. Knows nothing of what is run.
+// Runs a program for tests on an emulated cluster: a thread for every device, the null executor and
+// the in-process transport under the decorators. Knows nothing of what is run.
 
 #include <atomic>
 #include <chrono>
@@ -29,7 +29,7 @@ struct EmulatedOutcome {
   std::vector<std::string> errors;
 };
 
-// Sleeps in one of so many calls, for less than `microseconds`; of seed 0 in none.
+// Sleeps in one of `one_of` calls, for less than `microseconds`; never for seed 0.
 inline HostDelay random_delay(unsigned seed, unsigned one_of, unsigned microseconds) {
   if (seed == 0) return {};
   return [=, calls = std::make_shared<std::atomic<unsigned>>(0)] {
@@ -39,7 +39,7 @@ inline HostDelay random_delay(unsigned seed, unsigned one_of, unsigned microseco
   };
 }
 
-// What a device, of the mesh of a stage, is given before a step. `first`: nothing was written yet.
+// Fills the inputs of a device of a stage's mesh before a step. `first`: there was no step before.
 using Fill = std::function<void(Interpreter& interpreter, size_t stage, size_t device, bool first)>;
 
 inline EmulatedOutcome run_emulated(const Program& program,

@@ -1,8 +1,7 @@
 #pragma once
 
-// Memory that threads or processes share, and what they need to share it: a mutex that survives the
-// death of its owner, and a word to sleep on. (A condition variable does not survive the death of a
-// waiter.)
+// Memory that threads or processes share, with a mutex that survives the death of its owner, and a
+// word to sleep on. A condition variable does not survive the death of a waiter.
 
 #include <pthread.h>
 
@@ -14,13 +13,13 @@
 
 namespace medley {
 
-// A mapped region, zero at first.
+// A mapped region, initially zero.
 class SharedMemory {
  public:
-  // Of this process and those that it forks.
+  // For this process and its forked processes.
   static SharedMemory anonymous(size_t bytes);
-  // A new file; removed again by the destructor. Throws Error(kEnvironment) naming the path, for
-  // example if it exists.
+  // A new file, removed by the destructor. Throws Error(kEnvironment) naming the path, for example
+  // if it exists.
   static SharedMemory create(const std::filesystem::path& path, size_t bytes);
   // Throws Error(kEnvironment) naming the path.
   static SharedMemory open(const std::filesystem::path& path);
@@ -41,8 +40,8 @@ class SharedMemory {
 
 class SharedMutex {
  public:
-  void format();  // in memory of zeros, by one
-  // Returns false if an owner has died while it changed what the mutex guards.
+  void format();  // in zeroed memory, once
+  // Returns false if an owner has died while it changed the guarded data.
   [[nodiscard]] bool lock();
   void unlock();
 
@@ -51,17 +50,17 @@ class SharedMutex {
   std::atomic<int> broken_;
 };
 
-// Sleeps until the word is no longer `expected`, somebody wakes it, or `timeout` has passed; may
-// return early.
+// Sleeps until the word is no longer `expected`, until it is woken, or for `timeout`. May return
+// early.
 void sleep_on(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::milliseconds timeout);
 void wake(std::atomic<uint32_t>& word);
 
-// A process, told from a later one with the same number by its start.
+// A process. Its start distinguishes it from a later one with the same number.
 struct ProcessId {
   int32_t pid = 0;
   uint64_t start = 0;  // in clock ticks since boot
 };
 ProcessId this_process();
-bool is_alive(const ProcessId& process);  // a zombie is not
+bool is_alive(const ProcessId& process);  // false for a zombie
 
 }  // namespace medley
