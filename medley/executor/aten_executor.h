@@ -11,11 +11,9 @@
 
 namespace medley {
 
-// Errors name the op, its operands and its place in the model. Buffers hold an at::Tensor
-// (kernels/tensor_buffer.h). Values are never changed once somebody else may see them; what nobody
-// else holds is overwritten where that saves memory.
-//
-// `bf16_as`: what is computed where a graph says bf16.
+// Errors name the op, its operands and its place in the model. Buffers store an at::Tensor
+// (kernels/tensor_buffer.h). Shared values are never changed; unshared ones are overwritten if that
+// saves memory. `bf16_as`: the compute type for the graph's bf16.
 std::unique_ptr<Executor> make_aten_executor(c10::Device device, DType bf16_as = DType::kBF16);
 
 }  // namespace medley

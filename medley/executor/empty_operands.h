@@ -1,8 +1,7 @@
 #pragma once
 
-// What an op gives if a shard has no elements. PyTorch's kernels are not trusted with empty
-// operands: some raise, some kill the process. A sum over nothing is zero, so most results are; the
-// exceptions are a table.
+// The result of an op if a shard has no elements. Some kernels of PyTorch raise or crash for empty
+// operands. A sum over no elements is zero, so most results are. A table lists the exceptions.
 
 #include <optional>
 #include <string>
@@ -13,14 +12,14 @@
 
 namespace medley {
 
-struct CallKernel {};    // it is safe, or nothing is empty
-struct FirstOperand {};  // nothing is written into it
-struct DropEmpty {};     // a list operand: without the elements that are empty
+struct CallKernel {};    // it is safe, or no operand is empty
+struct FirstOperand {};  // no element is written into it
+struct DropEmpty {};     // a list operand: without its empty elements
 struct FillWith {
   double value = 0;
 };
 struct AddBias {};      // a convolution over no channels
-struct SumGradient {};  // its backward: the gradient of the bias is there all the same
+struct SumGradient {};  // its backward: the bias has a gradient nevertheless
 using EmptyRule = std::variant<CallKernel, FirstOperand, DropEmpty, FillWith, AddBias, SumGradient>;
 
 EmptyRule empty_rule(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);

@@ -1,7 +1,7 @@
 #pragma once
 
-// A whole graph on one device without a plan: for tests of kernels and executor, and as the measure
-// of what the executor itself costs. Keeps parameters, buffers and optimizer state between runs.
+// Runs a whole graph on one device without a plan, to test kernels and executor and to measure the
+// executor's own cost. Keeps parameters, buffers and optimizer state between runs.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -19,20 +19,20 @@ namespace medley {
 
 class GraphRunner {
  public:
-  // `symbols`: the value of every symbol of the graph. `watched`: ops whose results run() returns,
-  // too, as "op:3:0" for result 0 of op 3.
+  // `symbols`: the value of every symbol of the graph. `watched`: ops whose results run() also
+  // returns, as "op:3:0" for result 0 of op 3.
   GraphRunner(Graph graph,
               std::vector<int64_t> symbols,
               c10::Device device,
               std::set<OpId> watched = {});
 
   // Inputs are called "parameter:wte.weight", "batch:input_ids", "scalar:rng",
-  // "state:exp_avg:wte.weight"; the names of outputs likewise, "loss" for the loss. Missing inputs
-  // keep what they had; outputs that are new values of inputs take their place. Returns the wanted
-  // outputs, all if none are named.
+  // "state:exp_avg:wte.weight"; outputs likewise, and "loss". Missing inputs keep their values.
+  // Outputs that are new values of inputs replace them. Returns the wanted outputs, all if none are
+  // named.
   std::map<std::string, at::Tensor> run(const std::map<std::string, at::Tensor>& inputs,
                                         const std::set<std::string>& wanted = {});
-  // Keeps nothing from now on.
+  // Drops all kept values.
   void forget();
 
  private:

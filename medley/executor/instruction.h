@@ -1,8 +1,8 @@
 #pragma once
 
-// What the executor runs: the ops of a segment with everything resolved that does not depend on the
-// tensors. Values only, but for programs of updates; see instruction_build.h for how they come
-// about and aten_executor.cpp for how they run.
+// The executor's input: the ops of a segment with everything resolved that does not depend on the
+// tensors. Values only, except for programs of updates. instruction_build.h builds them,
+// aten_executor.cpp runs them.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -18,13 +18,13 @@
 
 namespace medley {
 
-// Where a value lives: in the frame of the run or in that of the micro-batch.
+// The place of a value: the frame of the run or that of the micro-batch.
 struct Slot {
   ValueId value = kNone;
   bool run = false;
 };
 
-// A tensor operand. `dies`: its slot gives it away, so that the kernel holds the only reference.
+// A tensor operand. `dies`: its slot gives it away, so that the kernel has the only reference.
 // `as`: the type in which it is read, if it may be stored in another.
 struct Operand {
   Slot slot;
@@ -41,32 +41,31 @@ struct ListArgument {
   std::vector<Operand> elements;  // an absent one has no value
 };
 struct Result {
-  Slot slot;  // without a value if it is dropped
+  Slot slot;  // without a value if dropped
   std::vector<int64_t> shape;
 };
 
-// A call of a variant that writes into its operand `argument`, possible if that one is unique when
+// A call of a variant that writes into its operand `argument`, used if that operand is unique when
 // the op runs.
 struct Overwrite {
   c10::OperatorHandle handle;
   size_t argument;
   bool pass_out;    // an out= variant, else an in-place one
-  bool contiguous;  // it must be
+  bool contiguous;  // required of the operand
 };
 
 struct KernelCall {
   c10::OperatorHandle handle;
-  std::vector<c10::IValue>
-      constants;  // one per argument of the schema, None in the place of tensors
+  std::vector<c10::IValue> constants;  // one per argument of the schema, None for tensors
   std::vector<TensorArgument> tensors;
   std::vector<ListArgument> lists;
   std::vector<Result> results;
   bool result_is_list = false;  // one result of type Tensor[]
-  bool contiguous = false;      // the kernel takes neighbouring elements for granted
+  bool contiguous = false;      // the kernel requires contiguous operands
   std::optional<Overwrite> overwrite;
 };
 
-// Results that need no kernel, because they have no elements or come from operands that have none.
+// Results that need no kernel: they have no elements, or their operands have none.
 struct Fill {
   std::vector<Result> results;
   std::vector<c10::ScalarType> types;
@@ -84,7 +83,7 @@ struct Accumulate {
   Operand gradient;
   Slot sum;
   c10::ScalarType type;
-  int64_t count = 1;  // by which gradients are divided
+  int64_t count = 1;  // divisor of gradients
 };
 
 // The update of several parameters at once. Absent operands and results have no value.
@@ -98,7 +97,7 @@ struct JoinedUpdate {
   Operand scalars;
   Update update = nullptr;
   std::vector<double> numbers;
-  std::shared_ptr<UpdateProgram> program;  // in the place of `update`
+  std::shared_ptr<UpdateProgram> program;  // replaces `update`
 };
 
 struct Instruction {

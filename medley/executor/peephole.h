@@ -1,6 +1,6 @@
 #pragma once
 
-// Rewrites of a segment's ops into fewer, larger ones. Knows nothing of PyTorch.
+// Rewrites a segment's ops into fewer, larger ones. Knows nothing of PyTorch.
 
 #include <vector>
 
@@ -13,8 +13,8 @@ struct SegmentOp {
   std::vector<ValueId> dies;
 };
 
-// Returns the ops of a segment; a product (mm or contract) followed by the addition of a bias,
-// where nobody else needs the product, is one op.
+// Returns the ops of a segment. Fuses a matmul (mm or contract) and the addition of a bias if the
+// matmul has no other user.
 std::vector<SegmentOp> fuse(const Graph& graph,
                             const Segment& segment,
                             const std::vector<int64_t>& symbols);

@@ -1,6 +1,6 @@
 #pragma once
 
-// An optimizer that somebody has written: a graph (ops/update_ops.h).
+// A user's optimizer: a graph (ops/update_ops.h).
 
 #include <map>
 #include <memory>
@@ -17,14 +17,14 @@ class UpdateProgram {
   explicit UpdateProgram(std::string text) : text_(std::move(text)) {}
   const std::string& text() const { return text_; }
 
-  // As an Update does. Requires: always on the device of the first call.
+  // Updates as an Update does. Requires: always on the device of the first call.
   void operator()(std::vector<Updated>& parameters, const UpdateNow& now);
 
  private:
   struct Runner {
     explicit Runner(Graph graph, int64_t elements, c10::Device device);
     bool is_flat;                      // the program is of a vector, whatever the shape
-    std::vector<std::string> scalars;  // inputs: learning rate, step, then numbers of the step
+    std::vector<std::string> scalars;  // inputs: learning rate, step, then values of the step
     GraphRunner graph;
   };
   std::string text_;
