@@ -1,8 +1,7 @@
 #pragma once
 
-// Kernels of the ops of ours (schemas in medley/ops/local_ops.h and below), composed of ATen calls
-// where PyTorch has none of its own. All of them work on operands without elements. Knows nothing
-// of graphs.
+// Kernels of our own ops (schemas in medley/ops/local_ops.h and below), composed of ATen calls if
+// PyTorch has no such kernel. All accept operands without elements. Knows nothing of graphs.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -32,8 +31,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   bool causal,
                                                                   double scale);
 
-// As both above, with scores in memory: what runs where no fused kernel does, on a GPU with a bias,
-// in f32, or with values of another width than keys.
+// Like both above, with scores in memory: for cases without a fused kernel, such as a GPU with a
+// bias, f32, or values of another width than keys.
 std::tuple<at::Tensor, at::Tensor> attention_written_out(const at::Tensor& q,
                                                          const at::Tensor& k,
                                                          const at::Tensor& v,
@@ -50,16 +49,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_written_out(
     bool causal,
     double scale);
 
-// packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of e numbers code[4
+// packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: each block of e values is code[4
 // bits] * absmax, the upper 4 bits of a byte first.
 at::Tensor dequantize_4bit(const at::Tensor& packed,
                            const at::Tensor& absmax,
                            const at::Tensor& code,
                            at::ScalarType dtype);
 
-// Forward and backward alike: element L of the whole tensor is kept if word L % 4 of philox4x32-10
-// with key (low(seed) ^ site, high(seed)) and counter (low(L / 4), high(L / 4), low(step),
-// high(step)) is at least p * 2^32.
+// Forward and backward: element L of the whole tensor is kept if word L % 4 of philox4x32-10 with
+// key (low(seed) ^ site, high(seed)) and counter (low(L / 4), high(L / 4), low(step), high(step))
+// is at least p * 2^32.
 at::Tensor dropout(const at::Tensor& x,
                    const at::Tensor& rng,
                    double p,
@@ -68,11 +67,11 @@ at::Tensor dropout(const at::Tensor& x,
                    at::IntArrayRef origin,
                    at::IntArrayRef full);
 
-// Element L of the whole tensor is made of the words w of philox with block L (key and counter as
-// those of dropout). u(a, b) are the highest 53 of the 64 bits a + 2^32 * b, over 2^53.
-//   uniform  in [0, 1): u(w0, w1) for f64, the highest bits of w0 for other types, as many as these
-//            hold exactly: 24, 11, 8
-//   normal   sqrt(-2 log(1 - u(w0, w1))) * cos(2 pi u(w2, w3)), in f64 and then rounded
+// Computes element L of the whole tensor from the words w of philox with block L (key and counter
+// as for dropout). u(a, b) is the highest 53 of the 64 bits a + 2^32 * b, over 2^53.
+//   "uniform"  in [0, 1): u(w0, w1) for f64. For other types the highest bits of w0, as many as
+//              these represent exactly: 24, 11, 8.
+//   "normal"   sqrt(-2 log(1 - u(w0, w1))) * cos(2 pi u(w2, w3)), in f64 and then rounded.
 // `sizes` empty: the whole tensor of this shape.
 at::Tensor random(const at::Tensor& rng,
                   std::string_view distribution,
@@ -166,9 +165,9 @@ at::Tensor nll_backward_select(const at::Tensor& grad,
                                const at::Tensor& total_weight,
                                int64_t offset);
 
-// Of logits [n, classes], in place of log-probabilities: log_sum_exp is [n], as the arithmetic f64
-// for f64 logits, else f32. The loss and its gradient are those of nll_loss of log_softmax; the
-// gradient is of the type of the logits, and may take their place.
+// Takes logits [n, classes] instead of log-probabilities. log_sum_exp is [n], in the compute type:
+// f64 for f64 logits, else f32. The loss and its gradient are those of nll_loss of log_softmax. The
+// gradient has the logits' type and may take their place.
 at::Tensor log_sum_exp(const at::Tensor& logits);
 std::tuple<at::Tensor, at::Tensor> cross_entropy(const at::Tensor& logits,
                                                  const at::Tensor& log_sum_exp,
@@ -194,13 +193,13 @@ at::Tensor& cross_entropy_backward_out(const at::Tensor& logits,
                                        const at::Tensor& total_weight,
                                        at::Tensor& out);
 
-// Around communications. `x` is seen as [pre, size, post].
+// Ops around communications. `x` is seen as [pre, size, post].
 //
-// pack           the concatenation over j of the flat x[:, offset_j : offset_j + lengths_j, :];
-// unpack is its inverse, viewed as `shape`. take           x[:, offset : offset + length, :],
-// viewed as `shape`; place puts x of [pre, length, post] into a tensor of `shape` full of `fill`.
-// keep_first     x on device 0 of a group, zeros on the others: a partial sum of a replicated
-// value.
+//   `pack`        the concatenation over j of the flat x[:, offset_j : offset_j + lengths_j, :].
+//   `unpack`      its inverse, viewed as `shape`.
+//   `take`        x[:, offset : offset + length, :], viewed as `shape`.
+//   `place`       puts x of [pre, length, post] into a tensor of `shape` full of `fill`.
+//   `keep_first`  x on device 0 of a group, zeros elsewhere: a partial sum of a replicated value.
 at::Tensor pack(const at::Tensor& x, int64_t pre, at::IntArrayRef lengths, int64_t post);
 at::Tensor unpack(const at::Tensor& flat,
                   int64_t pre,
@@ -224,10 +223,10 @@ at::Tensor place(const at::Tensor& x,
                  double fill);
 at::Tensor keep_first(const at::Tensor& x, int64_t me);
 at::Tensor scaled_sum(const at::Tensor& sum, double factor);
-// The value vector along dim 1 of a tensor of `shape`: what is left of a convolution over no
+// Expands the vector along dim 1 of a tensor of `shape`: the result of a convolution over no
 // channels.
 at::Tensor expand_channels(const at::Tensor& bias, at::IntArrayRef shape);
-// The gradients of a convolution whose input or weight has no elements: zeros, and that of the
+// Returns the gradients of a convolution with an empty input or weight: zeros, and that of the
 // bias.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_empty(const at::Tensor& grad,
                                                                           at::IntArrayRef input,

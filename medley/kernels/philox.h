@@ -1,8 +1,8 @@
 #pragma once
 
-// Random numbers as a function of the seed, the step, the site that draws and a counter:
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). Knows
-// nothing of what is made of them.
+// Random numbers as a function of the seed, the step, the drawing site and a counter: Philox4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). Knows nothing of their
+// use.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,11 +19,11 @@ struct PhiloxKey {
 // rng: i64 [2], the seed and the step; key (low(seed) ^ site, high(seed)).
 PhiloxKey philox_key(const at::Tensor& rng, int64_t site);
 
-// The four words of counter (low(block), high(block), low(step), high(step)).
+// Returns the four words of counter (low(block), high(block), low(step), high(step)).
 std::array<uint32_t, 4> philox(const PhiloxKey& key, uint64_t block);
 
-// The same by tensor arithmetic on 64-bit integers, for devices that we have no kernel of our own
-// for. `rng` and `block` are on one device.
+// Likewise by tensor arithmetic on 64-bit integers, for devices without our own kernel. Requires:
+// `rng` and `block` are on one device.
 std::array<at::Tensor, 4> philox(const at::Tensor& rng, int64_t site, const at::Tensor& block);
 
 }  // namespace medley

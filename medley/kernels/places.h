@@ -1,7 +1,7 @@
 #pragma once
 
-// Boxes of tensors, and the places of their elements in the flat tensor. Knows nothing of what the
-// elements are.
+// Boxes of tensors, and the offsets of their elements in the flat tensor. Knows nothing of the
+// elements.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +13,7 @@ namespace medley {
 // ranks and a box inside.
 Runs runs_of(at::IntArrayRef sizes, at::IntArrayRef origin, at::IntArrayRef full);
 
-// Returns the places of all elements, i64 and flat.
+// Returns the offsets of all elements, i64 and flat.
 at::Tensor places_of(const Runs& runs, const at::TensorOptions& options);
 
 }  // namespace medley

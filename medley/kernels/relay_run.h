@@ -1,7 +1,7 @@
 #pragma once
 
-// What one member does of a relay (boxes/relay.h), on its tensors. Whoever moves the messages of
-// the two rounds calls these in turn. Sums run in the order of the members, of 16-bit types in f32.
+// One member's part of a relay (boxes/relay.h), on its tensors. The mover of the two rounds'
+// messages calls these in turn. Sums run in the order of the members, for 16-bit types in f32.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,19 +14,19 @@ namespace medley {
 
 class RelayRun {
  public:
-  // `inputs`: as RelayMember says; they are held until the first messages are made. Requires: the
-  // relay outlives this.
+  // `inputs`: as RelayMember says; kept until first() has returned. Requires: the relay outlives
+  // this.
   RelayRun(const Relay& relay,
            int member,
            Tensors inputs,
            at::ScalarType dtype,
            const at::Device& device);
 
-  // Flat messages for each member: undefined where there is none, as for oneself.
+  // Returns flat messages for each member, undefined if there is none, as for this member.
   Tensors first();
-  // From the first messages of each member, the second ones.
+  // Returns the second messages, from the first ones of each member.
   Tensors second(const Tensors& received);
-  // From the second messages of each member, what RelayMember says, flat.
+  // Returns the flat outputs of RelayMember, from the second messages of each member.
   Tensors outputs(const Tensors& received);
 
  private:
@@ -34,13 +34,13 @@ class RelayRun {
 
   const Relay& relay_;
   int me_;
-  Tensors inputs_;  // [tensor], undefined where there is none
+  Tensors inputs_;  // [tensor], undefined if absent
   at::TensorOptions options_;
   Tensors own_;   // pieces that this member gives and sums, in order
-  Tensors sums_;  // that it has made, in order
+  Tensors sums_;  // computed here, in order
 };
 
-// Of all members of one process: [member][output].
+// Returns [member][output] for all members of one process.
 std::vector<Tensors> run_together(std::vector<RelayRun>& members);
 
 }  // namespace medley
