@@ -1,15 +1,14 @@
 #pragma once
 
-// Programs of one model and one plan that differ in sizes only, those of a batch of shorter
-// sequences for instance: they are run with the same state, on the same devices, step by step.
+// Programs of one model and one plan with different sizes, for instance of shorter sequences. They
+// run with the same state on the same devices, step by step.
 
 #include "medley/lower/lower.h"
 
 namespace medley {
 
-// Lowers a graph of the model at other sizes as `plan` says of the planned one; what the plan
-// leaves open is decided as it is there. Throws Error(kCaller) where the two graphs, or what
-// becomes of them, differ in more than sizes.
+// Lowers a graph of the model at other sizes with the decisions of the planned one. Throws
+// Error(kCaller) if the two graphs, or their programs, differ in more than sizes.
 Program lower_alike(const Graph& planned,
                     const Graph& other,
                     const Plan& plan,
@@ -17,7 +16,7 @@ Program lower_alike(const Graph& planned,
                     const Optimizer& optimizer,
                     const LowerOptions& options = {});
 
-// Throws Error(kCaller) naming the first place where two programs differ in more than sizes.
+// Throws Error(kCaller) naming the first place in which two programs differ in more than sizes.
 void require_alike(const Program& planned, const Program& other);
 
 }  // namespace medley

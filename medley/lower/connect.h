@@ -1,7 +1,7 @@
 #pragma once
 
-// How the stages of pipelines hang together: what goes from which to which, and in what order they
-// call their functions. Knows nothing of ops.
+// The connections of pipeline stages: their transfers, and the order of their calls. Knows nothing
+// of ops.
 
 #include <map>
 #include <memory>
@@ -19,18 +19,18 @@ namespace medley {
 struct DecidedStage {
   Completed completed;
   std::vector<Microbatch> microbatches;  // with the stage's own lengths
-  std::vector<int> devices;              // of the cluster, row-major over the mesh
-  std::vector<int64_t> mesh;             // sizes of its axes
+  std::vector<int> devices;              // in the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;             // axis sizes
   int64_t batches = 0;                   // micro-batches, if each is a batch; of all pipelines
-  int pipeline = 0;                      // of the plan
-  int64_t first_row = 0;                 // of its pipeline, in the global batch
-  std::vector<DType> bf16_as{};          // as of a LoweredStage
-  int64_t fewest_classes = 0;            // of cross_entropy.h
-  std::vector<int64_t> workspaces{};     // as of a LoweredStage
+  int pipeline = 0;                      // in the plan
+  int64_t first_row = 0;                 // its pipeline's, in the global batch
+  std::vector<DType> bf16_as{};          // as in a LoweredStage
+  int64_t fewest_classes = 0;            // see cross_entropy.h
+  std::vector<int64_t> workspaces{};     // as in a LoweredStage
 };
 
-// Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each
-// device what lies in its shard.
+// The part of a parameter that a stage updates: an interval of one factor. Each device updates the
+// part in its shard.
 struct OwnedShare {
   int position = 0;
   IndexInterval interval;
@@ -38,12 +38,12 @@ struct OwnedShare {
 };
 using OwnedShares = std::map<std::string, OwnedShare>;  // by parameter
 
-// One stage's part in a relay of gradients, or of new values (relays.h).
+// One stage's part in a relay of gradients or new values (relays.h).
 struct StageRelay {
   std::string name;
-  std::vector<int> devices;  // of the cluster
+  std::vector<int> devices;  // in the cluster
   std::shared_ptr<const Relay> cells;
-  // How the stage has a tensor: the whole, or a share.
+  // The stage's part of a tensor: the whole, or a share.
   struct End {
     State state;
     std::optional<OwnedShare> share{};
@@ -51,50 +51,49 @@ struct StageRelay {
   };
   struct Tensor {
     std::string parameter;
-    std::optional<End> gives, takes;  // nothing: it has none to give, or takes none
+    std::optional<End> gives, takes;  // empty: it gives none, or takes none
   };
   std::vector<Tensor> tensors;  // all of the relay
 };
 
-// The sum of a loss's weight over pipelines.
+// The sum of a loss's normaliser over pipelines.
 struct SummedWeight {
-  std::vector<int> devices;  // of all stages that read it
+  std::vector<int> devices;  // all stages that read it
   bool counts = false;       // the first stage of a pipeline that reads it adds its own
 };
 
-// The type in which devices sum a metric, in the symbols of a SymbolTable. Of a tensor of rows it
-// has those of the global batch; of one that is carried, as many as the plan says.
+// Returns the type in which devices sum a metric, in the symbols of a SymbolTable. A tensor of rows
+// has those of the global batch; a carried one has as many as the plan says.
 TensorType summed_type(const std::string& name,
                        const TensorType& type,
                        DType wire,
                        int64_t global_batch);
 
-// What a stage has to know of the others.
+// The information of a stage about the others.
 struct Connections {
-  std::vector<std::pair<ValueId, Crossing>> receives;  // in the order in which they are sent
+  std::vector<std::pair<ValueId, Crossing>> receives;  // in the order of sending
   std::multimap<ValueId, Crossing> sends;
-  std::vector<int> norm_devices;  // of all stages that have gradients; empty: it has the only ones
-  std::vector<int> all_devices;   // of all stages; empty: there is one
+  std::vector<int> norm_devices;  // all stages with gradients; empty: it has the only ones
+  std::vector<int> all_devices;   // all stages; empty: there is one
   DType loss = DType::kF32;
-  std::map<std::string, TensorType> metrics;    // of all stages, as devices sum them
-  DType wire = DType::kBF16;                    // what is bf16 is exchanged by all stages as this
-  std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
-  // In the order in which they are posted: of gradients, and of new values behind all updates of
-  // their parameters.
+  std::map<std::string, TensorType> metrics;    // all stages' metrics, as devices sum them
+  DType wire = DType::kBF16;                    // exchange type of bf16 values in all stages
+  std::map<std::string, SummedWeight> weights;  // by Prepared::weights; empty for one pipeline
+  // In posting order: of gradients, and of new values after all updates of their parameters.
   std::vector<StageRelay> gradients, values;
-  OwnedShares shares;  // of parameters of which it updates a part
+  OwnedShares shares;  // parameters of which it updates a part
   StageOrder order;
 };
 
-// All but relays. Requires: what a stage receives under a name one stage of its pipeline sends.
+// Returns all connections but relays. Requires: one stage of the pipeline sends each received name.
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Plan& plan);
 
-// One stage whose neighbours are one imaginary device that has everything whole. A lane for each
-// phase and direction, with room for two micro-batches.
+// Returns the connections of one stage to an imaginary neighbour with one device and whole values.
+// One lane per phase and direction, with room for two micro-batches.
 Connections connect_alone(const DecidedStage& stage);
 
-// Returns the bytes of gradients that are all-reduced at once. A ring of n devices sends 2 (n - 1)
-// messages one after the other: four times their latencies' worth of bytes, on the slowest network.
+// Returns the bytes of gradients in one all-reduce. A ring of n devices sends 2 (n - 1) messages in
+// turn. The result is four times the bytes that the slowest network carries in their latencies.
 int64_t bucket_bytes(const LowerOptions& options, const Cluster& cluster, size_t devices);
 
 }  // namespace medley

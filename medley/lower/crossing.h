@@ -1,14 +1,14 @@
 #pragma once
 
-// A value that one stage makes and another reads, as both have it on their devices. Every device of
-// the one sends every device of the other what both have of it:
+// A value that one stage makes and another reads, with its layout in both. Every sending device
+// sends every receiving device the elements that both have:
 //
 //   stage 0, rows 3 + 1        stage 1, rows 2 + 2        messages
 //   device a  [ 0 1 2 ]        device c  [ 0 1 ]          a -> c  0 1     a -> d  2
 //   device b  [ 3 ]            device d  [ 2 3 ]          b -> d  3
 //
-// It is cut in one dim on either side, which need not be the same. A stage that has it whole cuts
-// it for the way, so that nothing travels twice over the link between the stages.
+// Either side cuts one dim, possibly not the same. A stage that has the whole value cuts it for
+// sending, so that each element crosses the link between the stages once.
 
 #include <string>
 #include <vector>
@@ -20,21 +20,19 @@
 namespace medley {
 
 struct TransferEnd {
-  int dim = -1;  // that is cut, at its outermost factor; -1: a tensor of one
-                 // element, which the first device has
-  State state;   // that says so, in the stage's own parts; axis 1 cuts what
-                 // axis 0 has left of the same dim
-  Size full;     // the outermost factor of that dim
+  int dim = -1;  // the cut dim, at its outermost factor; -1: one element, on the first device
+  State state;   // its placement, in the stage's own parts; axis 1 cuts the remainder of axis 0
+  Size full;     // outermost factor of that dim
   SymbolTable::RemoteDivision division;  // the part, for the other end
-  std::vector<int> devices;              // of the cluster
+  std::vector<int> devices;              // in the cluster
 };
 
 struct Crossing {
-  std::string name;  // of the output that is sent and the input that is received
+  std::string name;  // the sent output and the received input
   TransferEnd from, to;
-  int lane = 0, depth = 1;    // as of a Communication
-  DType wire = DType::kBF16;  // what is bf16 travels as this
-  bool once = false;          // a step, at its end: the new value of a buffer
+  int lane = 0, depth = 1;    // as in a Communication
+  DType wire = DType::kBF16;  // exchange type of bf16 values
+  bool once = false;          // at the end of each step: a buffer's new value
 };
 
 }  // namespace medley

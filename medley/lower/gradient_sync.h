@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of this stage in sums of gradients of parameters that several stages hold, and in
-// sending new values from owners to all holders (relays.h).
+// Sums gradients of parameters that several stages store, and sends new values from owners to all
+// holders (relays.h), for one stage.
 
 #include <map>
 #include <string>
@@ -19,29 +19,27 @@ class GradientSync {
                Redistribution& redistribution,
                const Connections& connections);
 
-  // The gradient of a parameter is done: from the update on it is the sum over the stages. Returns
-  // false if no relay has it. A relay is posted when all of its gradients and those of the relays
-  // before it are done; where a mesh has to sum them first, one relay later, so that the ops behind
-  // them do not wait.
+  // Handles a finished gradient, which the update reads as the sum over stages. Returns false if no
+  // relay contains it. A relay is posted when its gradients and those of all earlier relays are
+  // done. If a mesh has to sum them first, it is posted one relay later, so that following ops do
+  // not wait.
   bool relay(const std::string& parameter, ValueId value);
   void flush() { post_relays(true); }
-  void finish();  // waits for all of them
+  void finish();  // waits for all relays
 
-  // From now on a value is that of a parameter's share, if the stage updates only a share of it.
+  // Makes a value that of a parameter's share, if the stage updates only a share of it.
   void restrict_to_share(const std::string& parameter, ValueId value);
-  // The share's elements of a parameter that is there in the state of its update.
+  // Returns the share's elements of a parameter that is available in the placement of its update.
   ValueId take_share(const std::string& parameter, ValueId value, const State& state);
-  // The new value of what this stage updates is done: it sets out for all stages that hold it, as
-  // soon as those before it and in its relay are done. Of what each device has updated whole, each
-  // gives its shard.
+  // Sends a finished new value to all stages that store it, once those before it and in its relay
+  // are done. If devices updated it redundantly, each gives its shard.
   void send_value(const std::string& parameter, ValueId value);
-  void send_values();  // that are done
-  // Returns a parameter's new value, where owners divide the update, in the state in which it is
-  // stored.
+  void send_values();  // all finished ones
+  // Returns a parameter's new value in its stored placement, if owners divide the update.
   ValueId receive_value(const std::string& parameter, ValueId value);
 
  private:
-  // A relay that is being filled, and where its sums arrive.
+  // An incomplete relay, and the place where its sums arrive.
   struct Relaying {
     const StageRelay* relay;
     std::vector<ValueId> given;  // [tensor] kNone: not done yet
@@ -60,8 +58,7 @@ class GradientSync {
   Relayed add_arrival(int communication, ValueId value, const StageRelay::End& end);
   TensorType type_of_end(ValueId value, const StageRelay::End& end);
   void finish_relay(ValueId value, const Relayed& relayed);
-  // Returns what has arrived, as a tensor of the value. Requires: it has the share that it is to
-  // have.
+  // Returns the received value as a tensor. Requires: it has its share.
   ValueId unflatten(ValueId value, const Relayed& relayed);
 
   LocalGraph& graph_;
@@ -72,7 +69,7 @@ class GradientSync {
   std::vector<Relaying> relaying_;
   size_t next_relay_ = 0;  // to be posted
   std::vector<int> posted_relays_;
-  std::vector<Relaying> spreading_;  // new values, of which the updates make local ones
+  std::vector<Relaying> spreading_;  // new values, for which updates produce local ones
   size_t next_values_ = 0;           // to be posted
   std::map<std::string, Relayed> new_values_;
   std::map<std::string, ValueId> parameters_;

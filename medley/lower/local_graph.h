@@ -1,8 +1,7 @@
 #pragma once
 
-// The local graph of a stage while it is written: ops, values and communications, in the order in
-// which each phase does them. Knows which type a value of the whole graph has here in which state,
-// but not where it is.
+// The local graph of a stage under construction: ops, values and communications, in the order of
+// each phase. Knows the local type of a whole graph's value per placement, but not its place.
 
 #include <map>
 #include <string>
@@ -14,11 +13,11 @@
 
 namespace medley {
 
-// Of a dim of `full` elements, this device's shard.
+// This device's shard of a dim of `full` elements.
 struct Piece {
   Size before, full, after, offset, length;
 };
-// Cuts a shard out of the whole, or puts it where it belongs in it among zeros.
+// Cuts a shard out of the whole, or places it among zeros.
 enum class ShardOp : uint8_t { kTake, kPlace };
 
 Size product(const std::vector<Size>& sizes, size_t first, size_t last);
@@ -28,27 +27,27 @@ class LocalGraph {
   // Requires: `decided` outlives this.
   explicit LocalGraph(const DecidedStage& decided);
 
-  // Where ops go from now on.
+  // Sets the place for the next ops.
   void enter(Phase phase, bool last_only);
   Phase phase() const { return phase_; }
 
   ValueId add_input(InputKind kind, const std::string& name, const TensorType& type);
   std::vector<ValueId> add_op(Op op, const std::vector<TensorType>& types);
-  // Adds an op of one result, and returns that.
+  // Adds an op with one result, and returns that.
   ValueId add_op(std::string name, std::vector<Argument> arguments, const TensorType& type);
-  // A value that no op makes: what a communication brings.
+  // Returns a new value that a communication brings.
   ValueId add_value(const TensorType& type, Lifetime lifetime);
-  // Returns whether all micro-batches have one value together, of values made now.
+  // Returns whether values made now are shared by all micro-batches.
   Lifetime lifetime() const;
 
-  // Another type of a local value; itself if it is of that one.
+  // Returns the value in another type; itself if it has that type.
   ValueId cast(ValueId local, DType dtype);
-  // As devices exchange what they have, where `wire` stands for bf16.
+  // Returns the value in the exchange type, which is `wire` for bf16.
   ValueId on_wire(ValueId local, DType wire);
   DType wire() const { return wire_type(stage.bf16_as); }  // within the stage
   ValueId view(ValueId local, const TensorType& type);
   ValueId zeros(const TensorType& type);
-  // A partial sum over an axis of what all of its devices have.
+  // Returns a partial sum over an axis of a value that all of its devices have.
   ValueId keep_first(ValueId local, int axis, const TensorType& type);
   ValueId shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type);
   ValueId pack(ValueId local,
@@ -61,22 +60,21 @@ class LocalGraph {
                  const std::vector<Size>& lengths,
                  const Size& after,
                  const TensorType& type);
-  // Returns a local value that is there until the update: of the last micro-batch that made it.
+  // Returns a local value that lives until the update: of the last micro-batch that made it.
   ValueId keep_for_update(ValueId local);
 
   // Returns its number.
   int add(Communication communication);
   void post(int communication);
-  // Where it is awaited already, nothing: what a relay has waited for in the backward phase is
-  // there.
+  // Waits for a communication, unless already awaited, as a relay's in the backward phase.
   void wait(int communication);
 
-  // Sizes of the factors of a value in a state, and its type.
+  // Returns the sizes of a value's factors in a placement, and its type.
   std::vector<Size> local_factors(ValueId value, const State& state);
   TensorType local_type(ValueId value, const State& state);
   const TensorType& whole_type(ValueId value) const { return type_of(source, value); }
   const Size& full_size(ValueId value, int position) const;
-  // Of a value that every device has whole.
+  // Returns the placement of a value that every device has whole.
   State whole() const { return State(stage.mesh.size()); }
   std::string label(ValueId value) const;
 
@@ -85,7 +83,7 @@ class LocalGraph {
   LoweredStage stage;
   SymbolTable symbols;
   std::map<Phase, std::vector<Item>> items;
-  std::map<ValueId, OwnedShare> shares;  // of values of which the stage has but a share
+  std::map<ValueId, OwnedShare> shares;  // values of which the stage has only a share
 
  private:
   Phase phase_ = Phase::kForward;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which local value holds a value of the whole graph in which state, and from which phase it may be
-// read. A value that is not there in the state of its reader is converted.
+// Maps a value of the whole graph and a placement to a local value, and to the phase from which it
+// is readable. Converts a value that is not available in its reader's placement.
 
 #include <functional>
 #include <map>
@@ -22,37 +22,37 @@ class LocalValues {
 
   // Adds an input and returns its local value.
   ValueId add_input(const Input& input, const State& state);
-  // Makes a value of the whole graph known, as it is now, after its op (or as an input).
+  // Registers a value of the whole graph, after its op or as an input.
   void define(ValueId value, const State& state, ValueId local);
-  // The same in the place of all that is known of it.
+  // Likewise, and forgets all other placements of it.
   void redefine(ValueId value, const State& state, ValueId local);
-  // The same, and from now on this state is its own.
+  // Likewise, and makes this its own placement.
   void arrive(ValueId value, const State& state, ValueId local);
-  // Something defines a value that no op and no input does.
+  // Announces a value that neither an op nor an input defines.
   void expect(ValueId value) { received_.insert(value); }
-  // Calls `finish` before anything reads the value.
+  // Calls `finish` before any read of the value.
   void finish_first(ValueId value, std::function<void()> finish) {
     unfinished_[value] = std::move(finish);
   }
 
-  // Returns the local value that holds `value` in `state`, converting if it has to.
+  // Returns the local value of `value` in `state`, after a conversion if necessary.
   ValueId in_state(ValueId value, const State& state);
   ValueId convert(ValueId value, const State& from, const State& to);
-  // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
-  // does the rest. All-reduces are gathered into buckets.
+  // Starts the conversion of a gradient, which in_state() then completes. Gathers all-reduces into
+  // buckets.
   void start(ValueId value, const State& state);
-  // Where devices compute in different types: from now on all have the value of the first device
-  // that computes all of it, so that kept and reported values are equal.
+  // With different compute types: replaces the value by that of the first device that computes all
+  // of it, so that stored and reported values are equal.
   void agree(ValueId value);
 
-  // From now on values made of an input are there in later phases, too.
+  // Keeps values made of an input for later phases.
   void keep_made(ValueId input) { saved_.insert(input); }
-  // Has the backward phase read what an input is in the forward phase of its micro-batch.
+  // Makes the backward phase read the input's value of the forward phase of its micro-batch.
   void save_for_backward(ValueId input);
 
-  // As its op, or what has brought it, leaves it.
+  // Returns the placement after its op, or after the communication that has brought it.
   const State& own_state(ValueId value) const;
-  // On an axis of one device all states are one: that of `as`.
+  // Replaces the states on axes of one device, which are all equal, by that of `as`.
   State on_axes_that_matter(State state, const State& as) const;
   std::vector<Conversion> conversions(const State& from, const State& to) const;
 
@@ -63,7 +63,7 @@ class LocalValues {
     bool input;  // or a value whose op is an input: read from any phase
   };
   std::optional<ValueId> find(ValueId value, const State& state) const;
-  // Throws Error(kCaller) if it is not there in this phase.
+  // Throws Error(kCaller) if it is not available in this phase.
   ValueId held(ValueId value, const State& state) const;
   bool is_run_input(ValueId value) const;
   std::optional<ValueId> view_of_converted(ValueId value, const State& state);
@@ -77,8 +77,8 @@ class LocalValues {
   std::set<ValueId> received_;
   std::set<ValueId> saved_;
   std::map<ValueId, std::function<void()>> unfinished_;
-  std::map<ValueId, State> arrived_;  // sums that a relay has brought, where that is another state
-                                      // than that of the value
+  // sums from a relay, if their placement differs from the value's
+  std::map<ValueId, State> arrived_;
 };
 
 }  // namespace medley

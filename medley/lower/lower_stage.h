@@ -4,7 +4,7 @@
 
 namespace medley {
 
-// Returns what the devices of one stage execute.
+// Returns the program of the devices of one stage.
 LoweredStage lower_stage(const DecidedStage& decided,
                          const Connections& connections,
                          int64_t global_batch,

@@ -1,7 +1,7 @@
 #pragma once
 
-// Owners of a parameter's update over pipelines, as intervals: which of its factors they cut, and
-// where. Knows nothing of ops.
+// The owners of a parameter's update over pipelines, as intervals of one factor. Knows nothing of
+// ops.
 //
 //   a weight of 12 x 8, columns over two devices in both pipelines, owners [3, 1]
 //
@@ -14,10 +14,9 @@
 
 namespace medley {
 
-// Returns the shares of each stage. The factor is one that the stages of all pipelines that own
-// anything know; of those the one in which the device that owns the most of its share owns least,
-// so that none is taken that meshes cut already while there is another. Throws Error(kCaller) where
-// exact lengths divide none.
+// Returns the shares of each stage. Chooses a factor that the stages of all owning pipelines know,
+// and the one whose largest owning device owns least, so that factors cut by meshes are avoided if
+// possible. Throws Error(kCaller) if exact lengths divide none.
 std::vector<OwnedShares> divide_updates(const std::vector<DecidedStage>& stages, const Plan& plan);
 
 }  // namespace medley

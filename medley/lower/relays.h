@@ -1,16 +1,16 @@
 #pragma once
 
-// Gradients of parameters that several stages hold, of one pipeline (tied weights) or of several:
-// which of them are summed together, and how each stage has them on the way; and the new values of
-// parameters that owners divide, on their way to all holders. Knows nothing of ops.
+// Gradient sync between stages of one pipeline (tied weights) or of several: the groups of
+// parameters, the layouts during the sync, and the new values from owners to all holders. Knows
+// nothing of ops.
 //
-//   gradient, as the stage adds it up      P x S(1)    rows of the batch over axis 0
-//   on the way                             S(0) x S(1) every element on one device of the stage
+//   gradient, as the stage accumulates it  P x S(1)    rows of the batch over axis 0
+//   during the sync                        S(0) x S(1) every element on one device of the stage
 //   as the update reads it                 R x S(1)
 //
-// Inside of a mesh the conversions of every gradient do both steps; between stages each element is
-// sent once by each of them, whatever its mesh. Of a share, sums and new values arrive and set out
-// as the update has them.
+// Inside of a mesh the conversions of each gradient do both steps. Between stages each element is
+// sent once by each stage, for any mesh. For a share, sums and new values are in the layout of the
+// update.
 
 #include <vector>
 
@@ -18,13 +18,12 @@
 
 namespace medley {
 
-// Divides updates over their owners, and adds the relays to what each stage knows of the others, in
-// the one order in which all post them. Those of gradients: parameters by when their gradients are
-// done in the whole graph; those next to each other with the same holders go together, `bytes` at
-// most if there are several; and holders that share stages take turns, so that stages whose turn it
-// is not sum with others meanwhile. Those of new values: in the opposite order, as parameters are
-// updated from the first layer on. Throws Error(kCaller) where shards of two stages have no cells,
-// or owners cannot divide a parameter.
+// Divides updates over their owners, and adds the relays to the connections of each stage, in one
+// posting order for all. Gradients are ordered by when they are done in the whole graph. Neighbours
+// with the same holders form a relay of at most `bytes`. Holders that share stages alternate, so
+// that other stages sum meanwhile. New values use the opposite order, as updates begin with the
+// first layer. Throws Error(kCaller) if shards of two stages have no cells, or if owners cannot
+// divide a parameter.
 void connect_relays(const std::vector<DecidedStage>& stages,
                     const Plan& plan,
                     const Graph& whole,

@@ -15,11 +15,10 @@ class StageTransfers {
   StageTransfers(LocalGraph& graph, LocalValues& values) : graph_(graph), values_(values) {}
 
   void send(ValueId value, const Crossing& crossing);
-  // The value is there in the state that the assignment says, the wait for it where it is first
-  // read.
+  // Makes the value available in its assigned placement, with the wait at its first reader.
   void receive(ValueId value, const Crossing& crossing);
-  // Receives in the forward phase the new values of buffers that no op has read there: ops of the
-  // backward phase read them, and buffers take them forward.
+  // Receives in the forward phase new values of buffers without a reader there. Ops of the backward
+  // phase read them, and buffers carry them.
   void receive_new_values();
 
  private:

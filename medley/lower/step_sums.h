@@ -1,6 +1,6 @@
 #pragma once
 
-// Sums of a step over the devices of all stages: weights, norms, metrics, and rows of the whole
+// Sums of a step over the devices of all stages: normalisers, norms, metrics, and rows of the whole
 // batch that every device has.
 
 #include <optional>
@@ -16,32 +16,32 @@ class StepSums {
   // Requires: both outlive this.
   StepSums(LocalGraph& graph, LocalValues& values) : graph_(graph), values_(values) {}
 
-  // Replaces a value by its sum over stages, whose devices these are; a stage that does not count
-  // adds nothing. `what`: its name in all stages.
+  // Replaces a value by its sum over the stages of these devices. A stage that does not count adds
+  // zero. `what`: its name in all stages.
   void sum_over_stages(ValueId value,
                        const std::string& what,
                        const std::vector<int>& devices,
                        bool counts = true);
-  // Returns the sum over stages of a local value that is whole on every device of its stage; a
-  // stage that has none adds a zero of this type.
+  // Returns the sum over stages of a local value that is whole on every device of its stage. A
+  // stage without it adds a zero of this type.
   ValueId sum_over_stages(std::optional<ValueId> local,
                           const TensorType& type,
                           const std::string& what,
                           const std::vector<int>& devices);
 
-  // Returns what this device has of a value with rows, among zeros of all rows: a partial sum over
-  // all devices, of the micro-batch. `type`: that of the sum.
+  // Returns this device's rows of a value among zeros of all rows: a partial sum over all devices,
+  // of the micro-batch. `type`: that of the sum.
   ValueId place_rows(ValueId value, const TensorType& type);
-  // Returns its sum over devices; those that have none add zeros.
+  // Returns its sum over devices. Devices without it add zeros.
   ValueId sum_rows(std::optional<ValueId> local,
                    const TensorType& type,
                    const std::string& what,
                    const std::vector<int>& devices);
-  // Makes a batch input known whose rows a buffer has; returns the local value of the buffer.
+  // Defines a batch input whose rows are in a buffer. Returns the local value of the buffer.
   ValueId add_carried_input(const Input& input, const std::string& buffer, const TensorType& type);
 
  private:
-  // The place of the batch among the factors of a value, and of the rows here in the whole batch.
+  // The position of the batch among a value's factors, and of the local rows in the whole batch.
   struct Rows {
     int position;
     State state;  // cut by rows only
