@@ -1,11 +1,11 @@
 #pragma once
 
-// How far the times of ops in a run are from what the cost model says: where they have drifted, the
-// profile is to be made again. A run tells times of segments, not of ops; a segment speaks for the
-// class of ops that takes most of its predicted time.
+// The deviation of op times in a run from the cost model. If they drift, the profile should be
+// repeated. A run measures segments, not ops. Each segment represents the class of ops with most of
+// its predicted time.
 //
 //   measured    |== segment ==|wait|=== segment ===|        ratio = measured / predicted
-//   predicted   |= mm mm add =|    |= add mul sum =|        median by (kind of device, class)
+//   predicted   |= mm mm add =|    |= add mul sum =|        median by (device type, class)
 
 #include <map>
 #include <string>
@@ -18,10 +18,10 @@
 namespace medley {
 
 struct DriftRow {
-  std::string kind;  // of device
+  std::string kind;  // device type
   WorkClass work_class = WorkClass::kMemory;
   double ratio = 1;                 // median of measured / predicted
-  Nanoseconds predicted, measured;  // of a step, of its segments
+  Nanoseconds predicted, measured;  // per step, over its segments
   int64_t segments = 0;             // measured so far
   bool operator==(const DriftRow&) const = default;
 };
@@ -30,13 +30,13 @@ inline constexpr double kDriftLimit = 0.2;  // beyond, profile again
 
 class DriftMeter {
  public:
-  // Prices everything once. Requires: `program` outlives this.
+  // Prices all segments once. Requires: `program` outlives this.
   DriftMeter(const Program& program, const CostModel& costs);
 
-  // The report of a step of one device, with its events; `device` is an index into the stage's
-  // mesh. Throws Error(kUs) if they are not of this program.
+  // Adds a step report of one device, with its events. `device` is an index into the stage's mesh.
+  // Throws Error(kUs) if they are not of this program.
   void add(int stage, int device, const StepReport& report);
-  // Sorted by kind and class.
+  // Returns rows sorted by device type and class.
   std::vector<DriftRow> rows() const;
 
  private:
@@ -55,15 +55,15 @@ class DriftMeter {
                      const CostModel& costs);
   struct DevicePrices {
     std::string kind;
-    std::vector<Price> prices;  // of segments, in order of the calls
+    std::vector<Price> prices;  // segments, in order of the calls
   };
 
   std::map<std::pair<int, int>, DevicePrices> devices_;  // by stage and place in its mesh
   std::map<std::pair<std::string, WorkClass>, Samples> samples_;
-  std::map<std::string, int64_t> steps_;  // of all devices of a kind
+  std::map<std::string, int64_t> steps_;  // by device type
 };
 
-// Returns a table for people and, beyond the limit, what to do.
+// Returns a table and, beyond the limit, the remedy.
 std::string to_string(const std::vector<DriftRow>& rows);
 
 }  // namespace medley

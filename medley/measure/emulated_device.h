@@ -1,8 +1,7 @@
 #pragma once
 
-// One emulated device by itself, to measure what its ops take: nothing is computed, the virtual
-// clock moves as it would in a run. The planner must not know the hidden truth; it sees these
-// measurements.
+// One emulated device alone, to measure its op times: it computes no values and moves the virtual
+// clock as in a run. The planner must not know the hidden truth. It sees these measurements.
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A profile in the making: what is wanted and what of it is known. Measures for a while, then
-// returns, so that the caller can save, show how far it is, and stop. Knows nothing of files.
+// An incomplete profile: the wanted ops and the known results. Measures for a while, then returns,
+// so that the caller can save, show progress, and stop. Knows nothing of files.
 
 #include <string>
 #include <vector>
@@ -14,18 +14,17 @@ namespace medley {
 
 class MeasuringSession {
  public:
-  // Ops that `known` has are not measured again. Throws Error(kCaller) if it is of another
-  // executor.
+  // Skips the ops of `known`. Throws Error(kCaller) if that is of another executor.
   MeasuringSession(Wanted wanted, const Profile& known, const std::string& executor);
 
   int64_t num_wanted() const { return static_cast<int64_t>(wanted_.ops.size()); }
   int64_t num_left() const;
   const Wanted& wanted() const { return wanted_; }
-  // "aten.mm.default(...): does not fit", in order.
+  // Returns "aten.mm.default(...): does not fit", in order.
   const std::vector<std::string>& failed() const { return failed_; }
 
-  // Measures ops of this kind of device, of those left every `stride`-th from the `first`, until
-  // `limit` has passed by the steady clock; at least one. Returns how many are left for it.
+  // Measures ops of this device type: every `stride`-th of the remaining ones from the `first`, at
+  // least one, until `limit` has passed. Returns the number of those left.
   int64_t run(const OpTimer& timer,
               const std::string& kind,
               Nanoseconds limit,
@@ -35,7 +34,7 @@ class MeasuringSession {
   const Profile& profile() const { return profile_; }
   void add(CollectiveMeasurement measurement);
   void add(OverlapMeasurement measurement);
-  // What another process has measured.
+  // Adds the measurements of another process.
   void add(const Profile& other);
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// One op with all its sizes filled in, as a graph of its own: what is measured. Its operands are
-// the inputs, in order, each once; it has no symbols. Knows nothing of times.
+// One op with concrete sizes as a graph of its own, for measuring. Its operands are the inputs, in
+// order, each once. It has no symbols. Knows nothing of times.
 
 #include <optional>
 #include <vector>
@@ -13,8 +13,8 @@ namespace medley {
 // `symbols`: the values of the graph's symbols.
 Graph single_op(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 
-// Returns what a device has of a single op that is divided into `pieces` along a label of its
-// rule: the largest shard, one graph per label that may be cut and is at least that long.
+// Returns a device's part of a single op that is divided into `pieces` along a label of its rule.
+// This is the largest shard: one graph per label that may be cut and is at least that long.
 //
 //   mm [96, 512] x [512, 64]   in 2:   [48, 512] x [512, 64]
 //                                      [96, 256] x [256, 64]

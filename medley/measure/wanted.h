@@ -1,8 +1,8 @@
 #pragma once
 
-// What a profile should hold: every op that the graphs and programs of somebody contain, at its
-// local sizes, once for each kind of device however many layers repeat it; and around them, for
-// sizes that no plan has asked for yet, a grid. Knows nothing of how it is measured.
+// The content of a profile: every op of the given graphs and programs at its local sizes, once per
+// device type. A grid around them covers sizes that no plan has used yet. Knows nothing of
+// measuring.
 
 #include <cstdint>
 #include <map>
@@ -16,32 +16,32 @@
 
 namespace medley {
 
-// The kinds of device of a cluster, sorted by name, once each.
+// Returns the device types of a cluster, sorted by name, without duplicates.
 std::vector<DeviceKind> device_kinds(const Cluster& cluster);
 
 struct WantedOp {
-  std::string kind;  // of device
+  std::string kind;  // device type
   SizedOp sized;
-  Graph graph;  // of this op alone
+  Graph graph;  // this op alone
 };
 
 struct Wanted {
-  std::vector<WantedOp> ops;  // in order of importance: by kind in turn, grid last
+  std::vector<WantedOp> ops;  // in order of importance: alternating device types, grid last
   int64_t seen = 0;           // ops that take time, layer by layer and device by device
-  int64_t unique = 0;         // of these; the rest of `ops` is the grid
+  int64_t unique = 0;         // distinct ones; the rest of `ops` is the grid
 };
 
 class WantedOps {
  public:
   explicit WantedOps(const Cluster& cluster);
 
-  // All ops of a program at the sizes of each of its devices and micro-batches.
+  // Adds all ops of a program at the sizes of each of its devices and micro-batches.
   void add(const Program& program);
-  // All ops of a graph, undivided. `symbols`: the values of its symbols.
+  // Adds all ops of a graph, undivided. `symbols`: the values of its symbols.
   void add(const Graph& graph, const std::vector<int64_t>& symbols);
-  // The grid, to be called last: of every op so far one shard in each of `pieces` along each of its
-  // labels, and of every class and dtype so far ops of every power of two of work in between the
-  // smallest and the largest of them.
+  // Adds the grid, to be called last. For every op so far it has one shard in each of `pieces`
+  // along each of its labels. For every class and dtype it has ops at every power of two of work
+  // between the smallest and the largest of them.
   void add_grid(const std::vector<int64_t>& pieces);
 
   Wanted take() { return std::move(wanted_); }
@@ -52,11 +52,11 @@ class WantedOps {
   const Cluster& cluster_;
   std::vector<DeviceKind> kinds_;
   Wanted wanted_;
-  std::map<std::pair<std::string, std::string>, size_t> known_;  // [kind, key]
+  std::map<std::pair<std::string, std::string>, size_t> known_;  // [device type, key]
 };
 
-// Returns ops of a class with powers of two of work, that of the largest operand or of the flops,
-// from `least` to `most`.
+// Returns ops of a class with work of all powers of two from `least` to `most`, in bytes of the
+// largest operand or in flops.
 std::vector<Graph> ladder(WorkClass work_class, DType dtype, double least, double most);
 
 }  // namespace medley
