@@ -1,6 +1,6 @@
 #pragma once
 
-// The instances of the ops of one graph: each made once, however many ops are alike.
+// Caches the instances of one graph's ops: one per set of identical ops.
 
 #include <memory>
 #include <unordered_map>
@@ -16,7 +16,7 @@ class KnownInstances {
   // `graph` outlives this.
   explicit KnownInstances(const Graph& graph) : graph_(graph) {}
 
-  // What instantiate() returns for an op of the graph; null for nothing. Throws what it throws.
+  // Returns instantiate() of an op of the graph; null for no instance. Throws as it does.
   std::shared_ptr<const Instance> of(const Op& op);
 
  private:

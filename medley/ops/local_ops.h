@@ -1,8 +1,8 @@
 #pragma once
 
-// The ops of ours, as PyTorch schemas: what `medley/executor` registers under these strings,
-// capture writes and localizers emit. In a graph "medley::mean" is called "medley.mean.default".
-// Knows nothing of how they are computed.
+// Our own ops, as PyTorch schemas: `medley/executor` registers them under these strings, capture
+// writes and localizers emit them. In a graph "medley::mean" is called "medley.mean.default". Knows
+// nothing of how they are computed.
 //
 // Factories in a local graph (aten.zeros, aten.full, aten.arange, ...) name no device: the executor
 // uses its own. Every size in a local graph is that of the shard; none is -1.
@@ -11,7 +11,7 @@
 
 namespace medley {
 
-// Written by capture. A later localize() changes their sizes, origins and offsets only.
+// Written by capture. A later localize() changes only their sizes, origins and offsets.
 //
 // attention     q [b, g*r, s, d], k [b, g, t, d], v [b, g, t, e], bias broadcast to [b, g*r, s, t],
 //               added to the scores -> out [b, g*r, s, e], logsumexp f32 [b, g*r, s]. Query head i
@@ -21,20 +21,18 @@ namespace medley {
 //               exceed the tensor's: dims are factored): element i of the flat local tensor is the
 //               multi-index of i in `sizes`, plus `origin`, flattened in `full`.
 // random        numbers of a distribution, "uniform" in [0, 1) or "normal", for each element e a
-//               function of rng, site and e, where e is found as for dropout. `shape` is the local
-//               one.
-// mean_loss     sum / weight; backward: grad / weight.
-// loss_scale    the gradient of the loss itself; marks where planning may scale it.
-// experts       x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
-//               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden
-//               = act(gate) * up, gate the first f rows of gate_up[i], up the others; c = 1: hidden
-//               = act(gate_up[i] @ x). An index outside [offset, offset + E) adds nothing.
-//               `experts`: E of all devices, by which the work is estimated. backward -> d x, d
+//               function of rng, site and e, with e as for dropout. `shape` is the local one.
+// `mean_loss`   sum / weight; backward: grad / weight.
+// `loss_scale`  the gradient of the loss itself; marks where planning may scale it.
+// `experts`     x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
+//               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. `c = 2`:
+//               hidden = act(gate) * up, gate the first f rows of gate_up[i], up the others; c = 1:
+//               hidden = act(gate_up[i] @ x). An index outside [offset, offset + E) adds zero.
+//               `experts`: E of all devices, by which the work is estimated. `backward` -> d x, d
 //               weights, d gate_up, d down.
 // contract      x [.., k], w [k, n] -> [.., n].
-// dequantize_4bit  packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of
-// e
-//               numbers code[4 bits] * absmax, the upper 4 bits of a byte first.
+// dequantize_4bit  packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: each block of e
+//                values is code[4 bits] * absmax, the upper 4 bits of a byte first.
 inline constexpr std::string_view kCapturedOps[] = {
     "medley::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale)"
     " -> (Tensor, Tensor)",
@@ -70,20 +68,21 @@ inline constexpr std::string_view kCapturedOps[] = {
 // clip_scale    sum of squares f64[] -> (norm, max_norm / (norm + 1e-6)), both f64[].
 // scale_scalars scalars with element 2 replaced by min(1, scale times that). It is 1, or the limit
 //               of the step if this is a function of the step; max_norm is then 1.
-// accumulate    the gradient itself; its slot adds (see program.h).
-// accumulate_mean  the same for gradient / count.
+// `accumulate`  the gradient itself; its slot adds (see program.h).
+// accumulate_mean  likewise for gradient / count.
 // step_sum      x: of one micro-batch its sum over the step. Planning puts a prologue in its place.
 // step_share    x * rows / all: of the rows of a micro-batch, and of the step.
 // average       average + weight * (updated - average); in the first step the updated parameter. If
 //               the scalars have a share, the weight is 1 - share, in the first step too.
 //
-// Where losses are scaled (update_ops.h), with `first` the scale of the first step:
+// If losses are scaled (update_ops.h), with `first` the scale of the first step:
 //
 // scale_loss       grad * scale, in the type of grad.
 // unscale_squares  sum of squares f64[] / scale^2.
-// scaled_step      scalars with the step less those skipped, and the clip scale min(1, clip times
-//                  element 2) / scale, 1 / scale without clipping, or NaN where the norm is not
-//                  finite: updates do nothing then.
+// scaled_step      scalars with the step less the skipped ones, and the clip scale min(1, clip
+// times
+//                  element 2) / scale, 1 / scale without clipping, or NaN if the norm is not
+//                  finite: updates then do nothing.
 // next_scale       the new state, from the old one and the sum of squares: half the scale if that
 //                  is not finite, twice after so many good steps, both within 2^40 of the first.
 inline constexpr std::string_view kUpdateOps[] = {
@@ -160,10 +159,10 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::next_scale(Tensor state, Tensor sum_of_squares, int good_steps) -> Tensor",
 };
 
-// Written by localize() only, in the place of an ATen op whose label is cut.
+// Written by localize() only, instead of an ATen op whose label is cut.
 //
-// mean                       sum over dims / divisor; all dims if the list is empty. In the place
-//                            of aten.mean.
+// mean                       sum over dims / divisor; all dims if the list is empty. Replaces
+//                            aten.mean.
 // arange_shard               1-D, start + step * i for the flat indices i of the box of `sizes` at
 //                            `origin` in `full`.
 // embedding_select           weight holds the rows [offset, offset + rows): an index outside gives

@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: a graph of one op.
+// A graph of one op, for tests.
 
 #include <string>
 #include <vector>
@@ -10,8 +10,9 @@
 
 namespace medley {
 
-// Inputs %0, %1, ... of these types and an op as the text form writes it, without results and
-// phase: one_op({"f32[b, 4]"}, "aten.t.default(%0) : f32[4, b]"). Symbols: b, length, offset, full.
+// Returns a graph with inputs %0, %1, ... of these types and an op in text form, without results
+// and phase: one_op({"f32[b, 4]"}, "aten.t.default(%0) : f32[4, b]"). Symbols: b, length, offset,
+// full.
 inline Graph one_op(const std::vector<std::string>& inputs, const std::string& op) {
   std::string text = "medley-graph 1\ngraph \"g\"\nsymbols b length offset full\n";
   size_t id = 0;

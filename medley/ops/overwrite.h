@@ -1,7 +1,7 @@
 #pragma once
 
-// Which ops may write their result over an operand that nobody needs any more. The executor does
-// so, and whoever counts memory counts with it.
+// The ops that may write their result over an operand without further readers. Used by the executor
+// and by memory estimates.
 
 #include <array>
 #include <optional>
@@ -11,23 +11,23 @@
 
 namespace medley {
 
-// Pointwise ops, and others of which every element of the result is written after all reads of the
-// same element of the operand.
+// Pointwise ops, and others that write each element of the result after all reads of the same
+// element of the operand.
 struct Overwriting {
-  std::string_view variant;  // of the op: what writes over operand 0
-  bool pass_out = false;     // it is told so by an argument more, else it does so by itself
-  bool commutes = false;     // operand 1 may be overwritten just as well
-  bool contiguous = false;   // an operand with gaps or turned dims may not
+  std::string_view variant;  // the op's variant that overwrites operand 0
+  bool pass_out = false;     // needs an out= argument; else it is in-place
+  bool commutes = false;     // operand 1 may be overwritten instead
+  bool contiguous = false;   // not for operands with gaps or permuted dims
 };
 std::optional<Overwriting> overwriting(std::string_view op);
 
-// Returns the operands of an op whose place its result may take, the one to prefer first, else
-// kNone: tensors of the type of the result that the op reads once. That they die there, and that
-// nobody else has their memory, is left to whoever asks.
+// Returns the operands whose memory an op's result may take, the preferred one first, else kNone:
+// tensors of the result's type that the op reads once. The caller checks that they die there and
+// that their memory is unshared.
 std::array<ValueId, 2> overwritable(const Graph& graph, const Op& op);
 
-// Whether operand 1 of a sum or a difference goes into it as it is: argument 2, its factor, is 1 or
-// is not there.
+// Returns whether operand 1 of a sum or a difference enters unscaled: its factor, argument 2, is 1
+// or absent.
 bool is_unscaled(const Op& op);
 
 }  // namespace medley

@@ -11,10 +11,10 @@
 //   ..      any number of leading dims, aligned at the right between tensors, broadcast;
 //           "x.." likewise for the dims x0, x1, ...
 //   1       a dim of size 1; as a whole tensor also one of rank 0
-//   _       a tensor of any shape, without labels
-//   #       only the shape of the operand matters
-//   ?       the operand may be absent
-//   =v      the result is unaffected when v is split; ^v: it is a partial maximum;
+//   _       a tensor of any shape, without labels.
+//   `#`     only the shape of the operand matters
+//   `?`     the operand may be absent
+//   `=v`    the result is unaffected when v is split; ^v: it is a partial maximum;
 //           otherwise a partial sum
 //
 // Knows nothing of graphs or shapes.
@@ -31,7 +31,7 @@ namespace medley {
 struct PatternDim {
   enum class Kind : uint8_t { kLabels, kDots, kOne };
   Kind kind = Kind::kLabels;
-  std::vector<std::string> labels;  // of kDots: its name, ".." if it has none
+  std::vector<std::string> labels;  // for kDots: its name, or ".."
   bool broadcast = false;
   bool operator==(const PatternDim&) const = default;
 };
@@ -56,7 +56,7 @@ struct Pattern {
   std::vector<PatternLabel> labels;  // in order of appearance; marks of all places united
 };
 
-// Throws Error(kUs) with the pattern and what was expected.
+// Throws Error(kUs) with the pattern and the expected text.
 Pattern parse_pattern(std::string_view text);
 
 // Returns the groups of "{0}{1+2}": [[0], [1, 2]]. Throws Error(kUs).

@@ -1,7 +1,7 @@
 #pragma once
 
-// How an op may be sharded. One line per op says it; everything else is derived. Names ops, never
-// modules or models. Knows nothing of plans, devices or states.
+// The valid shardings of an op, as one line per op; the rest is derived. Names ops, never modules
+// or models. Knows nothing of plans, devices or states.
 
 #include <compare>
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace medley {
 
-// What a result becomes along a label that it does not carry, when the label is split.
+// The state of a result along a split label that it does not carry.
 enum class Absent : uint8_t {
   kSum,         // a partial sum
   kMax,         // a partial maximum
@@ -25,10 +25,10 @@ struct Label {
   std::string name;  // as in the rule's line; broadcast and view labels are "d0", "d1", ...
   Size size;
   bool locked = false;  // may not be split
-  bool select = false;  // holds indices into a range: the local op takes the range's offset; splits
-                        // only at the leading factor
-  bool composite = false;  // `locked` is set too: free only once the op is replaced by expand():
-                           // softmax over a split vocabulary
+  // indices into a range: the local op takes its offset; splits only at the leading factor
+  bool select = false;
+  // also `locked`, until expand() replaces the op: softmax over a split vocabulary
+  bool composite = false;
 };
 
 // A rule applied to one op with its shapes. Labels of a dim are an ordered product; a dim of size 1
@@ -44,44 +44,44 @@ struct Instance {
       absent;  // [result][label], used where results[result] lacks the label
 };
 
-// Where the label `label` of an op is cut: at factor `factor` of its ordered factors.
+// The cut of label `label` of an op, at factor `factor` of its ordered factors.
 struct Cut {
   int label = kNone;
   int factor = 0;
   auto operator<=>(const Cut&) const = default;
 };
 
-// A factor of a label that is split: its elements on this device, where they start, and over all
-// devices; `behind` are the elements of the label's factors behind it.
+// A factor of a split label: its elements on this device, their start, and its elements over all
+// devices. `behind`: the elements of the label's factors behind it.
 struct LocalCut {
   Cut cut;
   Size length, offset, full;
   Size behind{1};
 };
 
-// What the local form of an op may use. Sizes are in the symbols of the local graph.
+// The input of localizing an op. Sizes are in the symbols of the local graph.
 struct LocalForm {
   const Graph* global = nullptr;  // the graph and the op before sharding
   const Op* op = nullptr;
   const Instance* instance = nullptr;
-  std::vector<LocalCut> cuts;  // of different factors
+  std::vector<LocalCut> cuts;  // for different factors
   std::vector<TensorType> operands,
-      results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
+      results;  // local types, parallel to operands(op) and op.results; undefined for absent ones
   // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout
-  // and arange). The offset of a factor that is not cut is 0; the batch factor's full size is the
-  // global batch and its offset the global row.
+  // and arange). The offset of an uncut factor is 0. For the batch factor, the full size is the
+  // global batch and the offset the global row.
   std::vector<Size> factor_sizes, factor_offsets, factor_fulls;
-  // Of these, the batch factor, if rows are counted over the global batch; kNone: those of a
-  // micro-batch are counted by themselves.
+  // The index of the batch factor, if rows are counted over the global batch; kNone: within the
+  // micro-batch.
   int counted_rows = kNone;
-  Size step_rows{1};  // of the global batch, or of the micro-batch if that is a batch of its own
+  Size step_rows{1};  // in the global batch, or in the micro-batch if that is a batch of its own
 };
 
 // Rewrites the arguments (and, for select labels, the name) of `local`, a copy of the op whose
 // operands are already local.
 using Localize = void (*)(Op& local, const LocalForm& form);
 
-// Floating point operations and bytes that must move, for given local types.
+// Floating-point operations and moved bytes, for given local types.
 struct Work {
   double flops = 0;
   double bytes = 0;
@@ -93,7 +93,7 @@ enum class WorkClass : uint8_t {
   kConvolution,
   kMemory,
   kView
-};  // kView moves nothing
+};  // kView moves no bytes
 
 struct Rule {
   std::string_view op;       // "aten.mm.default"
@@ -103,21 +103,20 @@ struct Rule {
   std::optional<Instance> (*instance)(const Graph&, const Op&) =
       nullptr;  // for layout ops, whose labels depend on arguments
   WorkClass work = WorkClass::kMemory;
-  bool reads_producers = false;  // `instance` looks at the ops that made the operands
+  bool reads_producers = false;  // `instance` reads the ops that made the operands
 };
 
-// All rules, sorted by op; made of one table per family (ops/<family>.cpp).
+// Returns all rules, sorted by op, from one table per family (ops/<family>.cpp).
 const std::vector<Rule>& rules();
 const Rule* find_rule(std::string_view op);
 
-// Returns the instance of the op's rule; nothing if it has no rule or the rule does not fit these
-// arguments (then "replicate" is the only choice).
+// Returns the instance of the op's rule, or nothing if it has no rule or the rule does not fit
+// these arguments. The only choice then is "replicate".
 std::optional<Instance> instantiate(const Graph& graph, const Op& op);
 
-// Replaces an op with a composite label by ops of its own meaning whose label is not locked (max,
-// sum and their partial results are all-reduced by whoever shards them). Appends to `graph`,
-// returns the results (kNone for one that is None). Requires: the op's instance has a composite
-// label.
+// Replaces an op with a composite label by equivalent ops whose label is not locked. Their maxima
+// and sums are all-reduced when sharded. Appends to `graph` and returns the results (kNone for an
+// absent one). Requires: the op's instance has a composite label.
 bool has_expansion(std::string_view op);
 std::vector<ValueId> expand(Graph& graph, const Op& op);
 
