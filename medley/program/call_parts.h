@@ -1,24 +1,22 @@
 #pragma once
 
-// The calls of a stage, from the order of its schedule (schedule/call_order.h): an entry of it may
-// be a part of a call, or calls of several micro-batches at once. Knows no schedule.
+// The calls of a stage, from the order of its schedule (schedule/call_order.h). An entry may be a
+// part of a call, or interleaved calls of several micro-batches. Knows no schedule.
 //
-// A backward function has two parts: what other stages wait for, and behind it the gradients of the
-// stage's own weights.
+// A backward function has two parts: values for other stages, then the stage's weight gradients.
 //
-//   as it is     dx3 dw3 dx2 dw2 dx1 send dw1      dx: of what a layer has read, dw: of its weights
-//   send first   dx3 dx2 dx1 send | dw3 dw2 dw1
+//   original     dx3 dw3 dx2 dw2 dx1 send dw1      dx: gradient of a layer's input, dw: of its
+//   weights send first   dx3 dx2 dx1 send | dw3 dw2 dw1
 //
-// Calls at once are cut in front of the waits for what is of a micro-batch, and their parts take
-// turns.
+// Interleaved calls are cut before the waits for values of a micro-batch. Their parts alternate.
 //
-//   in turn   c0 p....w c1 p....w c2 c0 p....w c1 p....w c2   p: posts an exchange, w: has
-//                                                             awaited it
-//   at once   c0 p c0 p w c1 p w c1 p w c2 w c2               what one waits for travels
-//             0    1    0      1      0    1                  while the other computes
+//   sequential   c0 p....w c1 p....w c2 c0 p....w c1 p....w c2   p: posts an exchange, w: end of
+//                                                                the wait
+//   interleaved  c0 p c0 p w c1 p w c1 p w c2 w c2               one computes while the other
+//                0    1    0      1      0    1                  communicates
 //
-// Each op finds the same, and earlier micro-batches stay ahead, so that sums over micro-batches add
-// in one order: results have the same bits.
+// Each op has the same inputs, and earlier micro-batches stay ahead. Sums over micro-batches keep
+// their order, so results are bitwise equal.
 
 #include <vector>
 
@@ -27,19 +25,19 @@
 
 namespace medley {
 
-// [item] whether a transfer to another stage needs it, or it waits for what another one sends.
+// Returns [item] whether a transfer to another stage needs it, or it waits for a received value.
 std::vector<bool> needed_by_transfers(const LoweredStage& stage, const std::vector<Item>& order);
 
-// Puts what transfers to other stages need first, and the waits for what others send, in the order
-// in which they are.
+// Moves items that transfers to other stages need, and waits for received values, to the front, in
+// their order.
 void send_first(const LoweredStage& stage, std::vector<Item>& order);
 
-// Returns whether all that a communication brings is of a micro-batch: calls are cut in front of
-// the wait for it.
+// Returns whether all outputs of a communication are of a micro-batch: calls are cut before its
+// wait.
 bool brings_to_microbatch(const LoweredStage& stage, const Communication& communication);
 
-// Adds the calls of a step, prologues and update too, of those functions that the stage has. Calls
-// stay whole that replace values, or have nothing in front of which they are cut.
+// Adds the calls of a step, including prologues and update, of the functions that the stage has.
+// Calls stay whole if they replace values or have no cut.
 void add_calls(LoweredStage& stage, const StageOrder& order, int microbatches);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// Names of calls and communications for people, and who takes part in a communication.
+// Names of calls and communications, and the participants of a communication.
 
 #include <span>
 #include <string>
@@ -11,7 +11,7 @@
 namespace medley {
 
 std::string_view name(FunctionKind kind);      // "prologue2_last"
-std::string function_name(FunctionKind kind);  // "forward"; a last variant is called as the others
+std::string function_name(FunctionKind kind);  // "forward", also for its last variant
 std::string to_string(const Call& call);       // "forward 2", "update"
 inline bool is_backward(FunctionKind kind) {
   return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
@@ -20,11 +20,11 @@ inline bool is_backward(FunctionKind kind) {
 // Returns the function of a kind. Throws Error(kUs) if the stage lacks it.
 const Function& find_function(const LoweredStage& stage, FunctionKind kind);
 
-// Returns the steps that a call makes. Throws as find_function().
+// Returns the steps of a call. Throws as find_function().
 std::span<const Step> steps_of(const LoweredStage& stage, const Call& call);
 
-// Where the devices of a mesh lie that communicate along an axis, or along all of them: so many, so
-// far apart as indices into the mesh. Requires: axis < number of axes, or kWholeMesh.
+// The devices of a mesh that communicate along one axis or all: their number and distance, as
+// indices into the mesh. Requires: axis < number of axes, or kWholeMesh.
 struct AlongAxis {
   int count = 1, stride = 1;
   int place(int device) const { return device / stride % count; }

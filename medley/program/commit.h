@@ -1,13 +1,12 @@
 #pragma once
 
-// Where a step can no longer be taken back. Until all devices have all their gradients nothing that
-// outlives the step is changed; from then on every device can finish it without the others:
+// The commit of a step. Before it, all state that outlives the step is unchanged, since some device
+// may lack gradients. After it every device can finish the step alone:
 //
-//   waits for gradients, the loss  |  norm over all devices  |  optimizer, what only spreads its
-//   result
-//                                     the commit
+//   waits for gradients, the loss  |  norm over all devices  |  optimizer, communication of
+//                                     the commit                its result
 //
-// Whoever has the norm knows that everybody has contributed to it, and so has all gradients.
+// A device with the norm knows that all devices have contributed, and so have all gradients.
 
 #include <vector>
 
@@ -15,13 +14,12 @@
 
 namespace medley {
 
-// Reorders the items of the update phase like this, everything else in its order. Returns the
-// communication that is the commit: the last that the norm takes; kNone where the device needs no
-// others for it, or has nothing to update.
+// Reorders the items of the update phase in this way; others keep their order. Returns the commit:
+// the last communication that the norm needs. Returns kNone if the device needs no others for it,
+// or has no update.
 int commit_first(const LoweredStage& stage, std::vector<Item>& order);
 
-// Whether anything is communicated behind the commit: new parameters that several devices made in
-// parts.
+// Returns whether communication follows the commit: new parameters computed in parts.
 bool spreads_after_commit(const LoweredStage& stage);
 
 }  // namespace medley

@@ -1,13 +1,13 @@
 #pragma once
 
-// Which frame holds the kMicrobatch values of each call of a step, and what is left in it at the
+// The frame for the kMicrobatch values of each call of a step, and the values left in it at the
 // end: a pure function of the program. Knows nothing of buffers.
 
 #include "medley/program/calls.h"
 
 namespace medley {
 
-// A frame is taken by the first call of a micro-batch and given back by its last:
+// The first call of a micro-batch takes a frame, and its last call returns it:
 //
 //   calls    F0 F1 B0 F2 B1 B2 U
 //   frame     0  1  0  0  1  0 0      at most two micro-batches are in flight
@@ -18,7 +18,7 @@ namespace medley {
 struct FrameUse {
   int frame = 0;
   bool begins = false, ends = false;
-  std::vector<ValueId> leftovers;  // if it ends: the kMicrobatch values that no step has freed
+  std::vector<ValueId> leftovers;  // at the end: kMicrobatch values that no step has freed
 };
 
 struct FrameSchedule {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The devices of a program, and who communicates with whom.
+// The devices of a program, and their communication groups.
 
 #include <vector>
 
@@ -12,18 +12,17 @@ struct DevicePlace {
   int stage = 0;
   int index = 0;  // in the stage's mesh
 };
-// Stage by stage: where the device of each rank is.
+// Returns the place of each rank's device, stage by stage.
 std::vector<DevicePlace> device_places(const Program& program);
 
-// The devices of the cluster that take part when this one does, in the order in which they have
-// their places in the communication. `device` is an index into the stage's mesh.
+// Returns the participating devices of the cluster if this one participates, in the order of the
+// communication. `device` is an index into the stage's mesh.
 std::vector<int> group_of(const LoweredStage& stage,
                           const Communication& communication,
                           int device);
 
-// The sets of devices that the program communicates over, each in rising order: one for every group
-// of a collective, and that of all devices if stages send to each other, which they do device by
-// device. Sorted.
+// Returns the sorted sets of communicating devices, each ascending: one per group of a collective,
+// and that of all devices if stages transfer values to each other.
 std::vector<std::vector<int>> groups_of(const Program& program);
 
 }  // namespace medley

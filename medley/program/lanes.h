@@ -1,7 +1,7 @@
 #pragma once
 
-// In which order a stage receives what other stages send (Communication::lane): a pure function of
-// the program. Knows nothing of buffers.
+// The order in which a stage receives values from other stages (Communication::lane): a pure
+// function of the program. Knows nothing of buffers.
 
 #include <map>
 #include <utility>
@@ -13,23 +13,23 @@
 
 namespace medley {
 
-// One transfer that is awaited in a step.
+// One awaited transfer of a step.
 struct Receipt {
-  size_t call = 0;  // in which it is awaited
-  size_t step = 0;  // of those that the call makes
+  size_t call = 0;  // that awaits it
+  size_t step = 0;  // in the call
   int communication = 0;
 };
 
 //   calls            F0    F1    B0    F2 ...      lane 0, two values a micro-batch, depth 2
 //   awaits           a b   a b         a b
 //   posted ahead  a0 b0
-//                    a1 b1 ...                     one more each time that one has been awaited
+//                    a1 b1 ...                     one more after each wait
 //
-// By lane, in the order in which they are sent.
+// Returns receipts by lane, in the order of sending.
 std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage);
 
-// What a device receives in a step: of every lane, the `depth` transfers after the last that it has
-// taken are posted. A `Held` is what the caller has of a transfer that is posted.
+// The receives of a device in a step: every lane has `depth` transfers posted after the last taken
+// one. A `Held` is the caller's handle of a posted transfer.
 template <typename Held>
 class Receiving {
  public:
@@ -47,12 +47,12 @@ class Receiving {
   Receiving(const Receiving&) = delete;
   Receiving& operator=(const Receiving&) = delete;
 
-  // For the next step.
+  // Starts the next step.
   void restart() {
     for (auto& [number, lane] : lanes_) lane.posted = lane.taken = 0;
   }
 
-  // Calls post(receipt), which returns a Held, for all that can be posted now.
+  // Calls post(receipt), which returns a Held, for all transfers that can be posted now.
   template <typename Post>
   void post_ahead(const Post& post) {
     for (auto& [number, lane] : lanes_)
@@ -61,13 +61,13 @@ class Receiving {
         lane.entries[lane.posted].held = post(std::as_const(lane.entries[lane.posted].receipt));
   }
 
-  // Returns what a step of a call awaits, or nothing if it has not been posted.
+  // Returns the transfer that a step of a call awaits, or nothing if it has not been posted.
   const Held* posted(size_t call, size_t step) const {
     const auto [lane, place] = places_.at({call, step});
     return place < lane->posted ? &lane->entries[place].held : nullptr;
   }
 
-  // Returns what a step of a call awaits, which makes room for another in its lane.
+  // Returns the transfer that a step of a call awaits, and frees its place in the lane.
   Held take(size_t call, size_t step) {
     const auto [lane, place] = places_.at({call, step});
     MEDLEY_CHECK(place < lane->posted);
@@ -85,13 +85,13 @@ class Receiving {
     size_t depth = 1, posted = 0, taken = 0;
   };
   std::map<int, Lane> lanes_;
-  // By call and step that await it.
+  // By the call and step that await it.
   std::map<std::pair<size_t, size_t>, std::pair<Lane*, size_t>> places_;
 };
 
-// Which of a device's streams a communication is on. Those of one stream take place in the order of
-// their posts, those of several do not wait for each other: 0 has the collectives of the stage's
-// mesh, 1 the sums over stages, each lane has one of its own.
+// Returns the stream of a communication on a device. One stream runs in posting order; several are
+// independent: 0 has the collectives of the stage's mesh, 1 the sums over stages, and each lane has
+// its own.
 int stream_of(const Communication& communication);
 int num_streams(const Program& program);
 

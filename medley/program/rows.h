@@ -1,6 +1,6 @@
 #pragma once
 
-// Which rows of the global batch a device needs, as the program has placed the inputs of its stage.
+// The rows of the global batch that a device needs, by the placement of its stage's inputs.
 
 #include <optional>
 #include <vector>
@@ -9,37 +9,37 @@
 
 namespace medley {
 
-struct Rows {  // of the global batch
+struct Rows {  // an interval of the global batch
   int64_t first = 0, count = 0;
   bool operator==(const Rows&) const = default;
 };
 
-// The dim of a batch tensor that has the rows.
+// The dim of a batch tensor that contains the rows.
 struct RowDim {
-  int dim;           // of the tensor
-  int position;      // of their factor, counted over all dims; kNone: it is never cut
-  int64_t elements;  // of the dim per row
+  int dim;           // in the tensor
+  int position;      // index of the rows' factor over all dims; kNone: never cut
+  int64_t elements;  // the dim's elements per row
 };
 
-// The first dim whose size is a multiple of the rows; nothing if there is none. Requires: rows are
-// the leading factor of their dim.
+// Returns the first dim whose size is a multiple of the rows, or nothing. Requires: rows are the
+// leading factor of their dim.
 std::optional<RowDim> row_dim(const Placement& placement);
 
-// Whether a cut is one of the rows: then rows_of() has it.
+// Returns whether a cut is one of the rows, as in rows_of().
 bool cuts_rows(const Placement& placement, const Placement::Cut& cut);
 
-// The rows of a micro-batch, by the table of any device.
+// Returns the rows of a micro-batch, from the table of any device.
 Rows rows_of_microbatch(const std::vector<int64_t>& table);
 
-// What one input reads of a micro-batch; nothing if it has no rows. `device` is an index into the
-// stage's mesh.
+// Returns the rows that one input reads of a micro-batch, or nothing if it has no rows. `device` is
+// an index into the stage's mesh.
 std::optional<Rows> rows_of(const LoweredStage& stage,
                             const Placement& input,
                             int device,
                             size_t microbatch);
 
-// By micro-batch the fewest rows that lie together and have all that any batch input of the device
-// reads: none in a stage that reads no batch.
+// Returns by micro-batch the smallest interval of rows with all that the device's batch inputs
+// read; empty in a stage without batch inputs.
 std::vector<Rows> rows_of(const LoweredStage& stage, int device);
 
 }  // namespace medley

@@ -1,8 +1,7 @@
 #pragma once
 
-// The symbols of a local graph and how a device and a micro-batch give them values. Symbol 0 is
-// "b", the rows of the micro-batch, as in the graph that is lowered; a device is one table of all
-// values.
+// The symbols of a local graph, and their values for a device and a micro-batch. Symbol 0 is "b",
+// the rows of the micro-batch, as in the original graph. A device is one table of all values.
 
 #include <map>
 #include <optional>
@@ -21,16 +20,16 @@ namespace medley {
 class SymbolTable {
  public:
   SymbolTable() = default;
-  // Requires: parts as in Assignment, a mesh of one or two axes, row-major.
+  // Requires: parts as in Assignment, a 1-D or 2-D mesh, row-major.
   SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh);
 
-  // How the devices of a stage divide something, all axes together: axis 0 by the part, each of its
-  // pieces evenly over the `inner` devices of axis 1. `rows`: the planned micro-batches as they
-  // are divided there; empty unless the part is "rows". Returns the index of a part for Cut;
-  // the same for the same division.
+  // The division of a dim over a stage's devices, all axes together: axis 0 by the part, and each
+  // of its pieces evenly over the `inner` devices of axis 1. `rows`: the planned micro-batches as
+  // divided there; empty unless the part is "rows". Returns the index of a part for Cut, the same
+  // for equal divisions.
   struct RemoteDivision {
     Part part;
-    int devices = 0;  // of axis 0
+    int devices = 0;  // on axis 0
     std::vector<Microbatch> rows;
     int inner = 1;
     int count() const { return devices * inner; }
@@ -38,16 +37,17 @@ class SymbolTable {
   };
   int elsewhere(const RemoteDivision& division);
 
-  static Size rows() { return Size::of(0); }       // of the micro-batch
-  static Size batch() { return Size::of(1); }      // rows of the global batch
-  static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
+  static Size rows() { return Size::of(0); }   // in the micro-batch
+  static Size batch() { return Size::of(1); }  // global batch
+  // first row of the micro-batch in the global batch
+  static Size first_row() { return Size::of(2); }
   static Size me(int axis) { return Size::of(kMe + axis); }  // this device's index on an axis
 
-  // Length of this device's shard of the factor at a position, which has `full` elements.
+  // Returns the length of this device's shard of the factor at a position with `full` elements.
   Size length(const State& state, int position, const Size& full);
-  Size offset(const State& state, int position, const Size& full);  // where it starts
-  // Of an interval of the factor: what this device's shard has of it, where that begins in the
-  // factor, and where in the shard; of nothing, within the bounds of both.
+  Size offset(const State& state, int position, const Size& full);  // its start
+  // Returns the part of a factor's interval in this device's shard: its length, and its start in
+  // the factor and in the shard. If empty, the start is within the bounds of both.
   Size length_within(const State& state,
                      int position,
                      const Size& full,
@@ -60,13 +60,14 @@ class SymbolTable {
                     int position,
                     const Size& full,
                     const IndexInterval& interval);
-  // For the batch: where it starts in the global batch.
+  // Returns the start in the global batch, for the batch factor.
   Size row(const State& state, int position, const Size& full);
-  // What the device of this index on an axis has of `full` elements.
+  // Returns the length on the device of this index on an axis, out of `full` elements.
   Size length_of(int axis, int part, const Size& full, int device);
-  // Elements common to the shard of one device under `from` and of another under `to`: what is sent
-  // to / received from `device`, on an axis or, under a division of all of them, of the mesh. Of a
-  // dim of `whole` elements that either divides as a factor of `full`, the outermost of the dim.
+  // Returns the common elements of one device's shard under `from` and another's under `to`: the
+  // elements sent to / received from `device`, on an axis or, under a division of all of them, of
+  // the mesh. Either divides a dim of `whole` elements as a factor of `full`, the outermost of the
+  // dim.
   struct Cut {
     int part;
     Size full;
@@ -76,12 +77,12 @@ class SymbolTable {
 
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<Part>& parts() const { return parts_; }
-  // The symbols that are lengths of this device's shards under a part, with the whole of each.
+  // Returns the symbols that are lengths of this device's shards under a part, with their wholes.
   std::vector<std::pair<Symbol, Size>> lengths_under(int part) const;
-  // The same symbols for other lengths or shares of the same parts.
+  // Sets other lengths or shares of the same parts, for the same symbols.
   void set_parts(std::vector<Part> parts);
-  // Returns the values of all symbols: one table per device, or that of one only.
-  // `number`: of the micro-batch in its pipeline.
+  // Returns the values of all symbols: one table per device, or that of one. `number`: of the
+  // micro-batch in its pipeline.
   std::vector<int64_t> table(const Microbatch& microbatch,
                              size_t number,
                              int64_t first_row,
@@ -93,7 +94,7 @@ class SymbolTable {
                                            int64_t global_batch) const;
 
  private:
-  static constexpr int kMe = 3;  // and what follows: one for each axis
+  static constexpr int kMe = 3;  // followed by one per axis
   enum class Kind {
     kLength,
     kOffset,
@@ -109,25 +110,24 @@ class SymbolTable {
     Kind kind;
     int axis = 0, part = -1;
     Size full{};
-    int inner = -1;              // of an offset, and within an interval: how axis 1 divides this
-                                 // device's piece of axis 0
-    int device = -1;             // of the axis, unless it is this one
-    int other = -1;              // of what is sent or received: the part at the other end,
-    Size other_full{}, whole{};  // what that divides, and the elements of the dim
+    int inner = -1;   // offsets and intervals: the division of this device's piece on axis 1
+    int device = -1;  // on the axis; default: this one
+    int other = -1;   // for messages: the part at the other end,
+    Size other_full{}, whole{};  // its divided elements, and those of the dim
     IndexInterval within{};
     auto operator<=>(const Entry&) const = default;
   };
-  // How a part divides a factor: elements of each device, and where they start.
+  // A part's division of a factor: elements of each device, and their starts.
   struct Division {
     std::vector<int64_t> lengths, starts;
   };
   static Entry exchanged(
       Kind kind, int axis, const Cut& from, const Cut& to, const Size& whole, int device);
   Size intern(const Entry& entry, const char* what);
-  // An axis of one device cuts nothing, so sizes there do not depend on who says that it does.
+  // Returns false on an axis of one device, so that sizes do not depend on its nominal cut.
   bool is_cut(const State& state, size_t axis, int position) const;
   using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
-  struct Rows {  // of the global batch that the tables are for
+  struct Rows {  // rows of the global batch of these tables
     const Microbatch& microbatch;
     size_t number;
     int64_t first, global_batch;
@@ -149,7 +149,7 @@ class SymbolTable {
   std::vector<RemoteDivision> elsewhere_;  // parts parts_.size(), ...
   std::vector<int64_t> mesh_;
   std::vector<std::string> names_;
-  std::vector<Entry> entries_;  // of the symbols after those of the device
+  std::vector<Entry> entries_;  // symbols after those of the device
   std::map<Entry, Symbol> known_;
 };
 

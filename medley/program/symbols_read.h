@@ -1,7 +1,7 @@
 #pragma once
 
-// The symbols whose values decide what a step does on a device: in sizes of tensors and messages,
-// and in integers among the arguments of ops. Micro-batches that agree in them do the same.
+// The symbols whose values determine a device's step: in sizes of tensors and messages, and in
+// integer arguments of ops. Micro-batches with equal values have equal steps.
 
 #include <span>
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace medley {
 
-// Ascending, each once.
+// Returns them ascending, each once.
 std::vector<Symbol> symbols_read(const LoweredStage& stage, std::span<const Step> steps);
 
-// [microbatch] The first one in which all devices exchange as much as in this one.
+// Returns [microbatch] the first one with equal exchanges on all devices.
 std::vector<int> first_alike(const LoweredStage& stage);
 
-// Their values in a table.
+// Returns their values in a table.
 std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,
                                const std::vector<int64_t>& table);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What verify(program) checks, in parts. Each throws Error(kUs), which names stage, call and
-// op or communication, what was found and what was expected. Know nothing of plans and graphs.
+// The parts of verify(program). Each throws Error(kUs), which names stage, call and op or
+// communication, what was found and what was expected. Know nothing of plans and graphs.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,8 @@
 namespace medley {
 
 [[noreturn]] void refuse_program(const std::string& place, const std::string& what);
-// What is refused is written only then: of a thousand devices that takes longer than to look.
+// Formats the message only on failure: for a thousand devices formatting takes longer than
+// checking.
 template <typename... Args>
 void expect_program(bool holds,
                     const std::string& place,
@@ -23,32 +24,30 @@ void expect_program(bool holds,
 }
 std::string stage_name(size_t stage);  // "stage 1"
 
-// Of one stage: every call finds what it reads; nobody reads what has been freed or replaced; what
-// nobody reads any more is freed; every micro-batch runs each function once, in one order; the last
-// variant of a function does what the others do, and ends the step. Costs what the functions cost,
-// and a look-up for each call.
+// Checks one stage: every read value is available; freed and replaced values are not read; values
+// are freed after their last read; every micro-batch runs each function once, in one order. The
+// last variant of a function does the same and ends the step. Costs a walk over the functions, plus
+// a look-up for each call.
 void verify_values(const Program& program, size_t stage);
 
-// Of one stage: parts of calls make up whole functions, have among them others of the same function
-// only (and forward calls among parts of backward ones), wait for nothing that another micro-batch
-// has posted, and read and write what is of the step in the order in which the calls would, whole,
-// where their first parts are. Requires: the stage has the functions of its calls.
+// Checks one stage: parts of calls form whole functions. Between them are only others of the same
+// function (and forward calls between parts of backward ones). They wait for no exchange that
+// another micro-batch has posted. They access values of the step in the order of whole calls,
+// placed at their first parts. Requires: the stage has the functions of its calls.
 void verify_turns(const LoweredStage& stage, const std::string& place);
 
-// Of all stages: who exchanges something expects the same of it. Members, tensors, lengths, dtypes;
-// what is sent on a lane is what is received, one after the other; members of a group post the same
-// in one order. Costs as many evaluations as there are messages between devices, once for
-// micro-batches of equal lengths.
+// Checks all stages: both ends of an exchange agree on members, tensors, lengths and dtypes. The
+// sends on a lane match its receives in order. Members of a group post the same in one order. Costs
+// one evaluation per message between devices, once for micro-batches of equal lengths.
 void verify_messages(const Program& program);
 
-// Of all stages: their calls can be made in some order in which nobody waits for ever. Requires:
+// Checks all stages for deadlock: some order of their calls runs to the end. Requires:
 // verify_messages() has passed. Costs a look at each message between stages.
 void verify_progress(const Program& program);
 
-// Of all relays: cells that fit what their members put in and get out, every term once. Of new
-// values, which owners send to all: none sets out before everything that is summed over stages has
-// arrived, but for the loss, so that a step that fails before has changed nothing anywhere.
-// Requires: verify_messages() has passed.
+// Checks all relays: cells fit the members' inputs and outputs, with every term once. New values
+// that owners send to all leave only after all sums over stages except the loss have arrived. A
+// step that fails earlier has thus changed no state. Requires: verify_messages() has passed.
 void verify_relays(const Program& program);
 
 }  // namespace medley

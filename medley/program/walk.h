@@ -1,8 +1,8 @@
 #pragma once
 
-// The one walk over what a stage does in a step: its calls in their order, the steps that each call
-// makes, and in these ops, posts and waits one after the other. A follower says only what it does
-// with each of them. Knows nothing of times, of bytes and of tensors.
+// The one walk over a stage's step: its calls in order, the steps of each call, and their ops,
+// posts and waits. A visitor only handles each of them. Knows nothing of times, of bytes and of
+// tensors.
 
 #include <concepts>
 
@@ -10,21 +10,21 @@
 
 namespace medley {
 
-// In front of a step.
+// A position before a step.
 struct Position {
   size_t call = 0;  // into LoweredStage::calls
-  size_t step = 0;  // of those that the call makes
+  size_t step = 0;  // in the call
   auto operator<=>(const Position&) const = default;
 };
 
 template <typename X>
 concept StepKind = std::same_as<X, Segment> || std::same_as<X, Post> || std::same_as<X, Wait>;
 
-// Stand in front of the steps of every call, and behind them.
+// Mark the positions before the steps of every call, and after them.
 struct CallBegin {};
 struct CallEnd {};
 
-// Makes one visitor of several functions.
+// Builds one visitor from several functions.
 template <typename... Functions>
 struct Visitor : Functions... {
   using Functions::operator()...;
@@ -34,9 +34,9 @@ template <typename Visit, typename X>
 concept Visits = std::invocable<Visit&, const Call&, Position, const X&>;
 
 // Calls visit(call, position, x) for each Segment, Post, Wait and CallEnd `x` from a position on,
-// if the visitor takes such an x. Stops where the visitor returns false: the position stays in
-// front of that step, and a later walk goes on from there. Returns whether it came to the end of
-// the step. Throws as find_function().
+// if the visitor takes such an x. Stops if the visitor returns false: the position stays before
+// that step, and a later walk resumes there. Returns whether the step ended. Throws as
+// find_function().
 template <typename Visit>
 bool walk(const LoweredStage& stage, Position& from, Visit&& visit) {
   static_assert(Visits<Visit, Segment> || Visits<Visit, Post> || Visits<Visit, Wait>);
@@ -61,24 +61,24 @@ bool walk(const LoweredStage& stage, Position& from, Visit&& visit) {
   return true;
 }
 
-// The same, from the first call to the last.
+// Walks from the first call to the last.
 template <typename Visit>
 void walk(const LoweredStage& stage, Visit&& visit) {
   Position from;
   walk(stage, from, visit);
 }
 
-// An op, a post or a wait, without the segment that it is in.
+// An op, a post or a wait, without its segment.
 struct Item {
   enum class Kind : uint8_t { kOp, kPost, kWait };
   Kind kind;
-  int index;               // of the op or the communication
+  int index;               // op or communication
   bool last_only = false;  // only in the last micro-batch's variant of the function
   bool operator==(const Item&) const = default;
 };
 
-// Calls visit(item, dies) for each op, post and wait of these steps, `dies` as Segment and Post
-// say. Requires: segments free values for each of their ops.
+// Calls visit(item, dies) for each op, post and wait of these steps, with `dies` of Segment and
+// Post. Requires: segments free values for each of their ops.
 template <typename Visit>
 void for_each_item(std::span<const Step> steps, Visit&& visit) {
   static const std::vector<ValueId> kNothing;
@@ -95,7 +95,7 @@ void for_each_item(std::span<const Step> steps, Visit&& visit) {
 
 std::vector<Item> items_of(std::span<const Step> steps);
 
-// Returns what an item reads, and what it makes.
+// Returns the values that an item reads, and those that it makes.
 std::vector<ValueId> uses(const LoweredStage& stage, const Item& item);
 const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item);
 
