@@ -1,12 +1,12 @@
 #pragma once
 
-// Counts the bytes of CPU tensors: live now and at most. For benchmarks and tests.
+// Counts live and peak bytes of CPU tensors, for benchmarks and tests.
 
 #include <cstdint>
 
 namespace medley {
 
-// From now on all CPU tensors are counted; those made before are not.
+// Counts all CPU tensors from now on; earlier ones are not counted.
 void count_allocations();
 
 struct AllocatedBytes {

@@ -21,34 +21,34 @@
 
 namespace medley {
 
-// Where the processes of a run meet.
+// The store through which the processes of a run connect.
 struct StoreAddress {
   std::string host;
   int port = 0;
-  std::string prefix;                         // of keys
-  std::chrono::milliseconds timeout{120000};  // of a request
-  std::string interface;                      // of the network, for messages
+  std::string prefix;                         // key prefix
+  std::chrono::milliseconds timeout{120000};  // per request
+  std::string interface;                      // network interface, for messages
 };
 
 struct ProcessGroups {
   std::map<std::vector<int>, std::string> names;  // by devices
-  std::map<std::string, std::string> peers;       // which device listens where, for messages
-  std::vector<int> connections;  // sockets that end with the run (transport/c10d_transport.h)
+  std::map<std::string, std::string> peers;       // the device at each address, for messages
+  std::vector<int> connections;  // sockets that close with the run (transport/c10d_transport.h)
 };
 
-struct RunInput {  // what a run is made from, as it comes from Python
+struct RunInput {  // the inputs of a run, as Python gives them
   WorkerInput worker;
   int64_t seed = 0;
   std::vector<std::string> torch_devices;  // "cpu", "cuda:0": one for each, or one for all
-  // Of a process that has one device of many: makes a process group of each of groups_of(program),
+  // For a process with one device of many: makes a process group of each of groups_of(program),
   // together with the other processes.
   std::function<ProcessGroups()> make_groups;
-  bool through_host = false;  // these groups reach processors only, whatever computes
-  std::string interface;      // between them, for messages
-  std::chrono::milliseconds timeout{600000};  // of a wait
-  std::optional<StoreAddress> store;          // of a process of many
-  // Called when the run ends; what it returns is let go of once all of the run has. Threads of
-  // process groups that are waited for may want a lock of the caller's to end: Python's.
+  bool through_host = false;                  // these groups support only the CPU
+  std::string interface;                      // network interface, for messages
+  std::chrono::milliseconds timeout{600000};  // per wait
+  std::optional<StoreAddress> store;          // for a process of many
+  // Called at the end of the run. Its result is released after the whole run, since threads of
+  // process groups may need a lock of the caller, Python's, to end.
   std::function<std::shared_ptr<void>()> at_end;
 };
 
@@ -56,9 +56,9 @@ struct StepResult {
   double loss = 0;
   double gradient_norm = 0;
   std::map<std::string, at::Tensor> metrics;  // whole, on the host
-  std::vector<std::string> devices;           // names, of this process
-  std::vector<int64_t> nanoseconds;           // that the step took on each, by the device's clock
-  std::vector<int64_t> waiting;               // of it, for communications
+  std::vector<std::string> devices;           // names, in this process
+  std::vector<int64_t> nanoseconds;           // step time of each, by the device's clock
+  std::vector<int64_t> waiting;               // its part for communications
 };
 
 class Run {
@@ -66,17 +66,17 @@ class Run {
   explicit Run(const RunInput& input);
   ~Run();
 
-  // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master
+  // An input's kind is "parameter", "buffer" or "state". Loading a parameter also sets its master
   // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
   void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
-  // Sets the state of the optimizer to that before the first step; parameters are loaded after it.
+  // Resets the optimizer's state to that before the first step. Parameters are loaded afterwards.
   void clear_state();
-  // The devices of the plan that together have a value, by their numbers among those of all stages.
+  // Returns the devices of the plan that store a value, numbered over all stages.
   std::vector<int> holders(const std::string& kind, const std::string& name) const;
-  // The shard of the n-th device of this process, null if it has none; where the shards of all
-  // holders together are the whole.
+  // Returns the shard of the n-th device of this process, null if it has none, for values whose
+  // shards together are the whole.
   at::Tensor shard(const std::string& kind, const std::string& name, int index);
-  // Memory for one, undefined if that device has none.
+  // Returns memory for a shard, undefined if that device has none.
   at::Tensor empty_shard(const std::string& kind, const std::string& name, int index) const;
   // Sets the shard of the n-th device of this process, which may share it. Requires: its shape.
   void give_shard(const std::string& kind,
@@ -87,41 +87,41 @@ class Run {
   std::vector<int64_t> shard_shape(const std::string& kind,
                                    const std::string& name,
                                    int device) const;
-  // The names of parameters and optimizer states of which two devices have different bits: of the
-  // stages whose devices are all of this process.
+  // Returns the parameters and optimizer states of which two devices have different bits, in stages
+  // whose devices are all in this process.
   std::vector<std::string> disagreements();
   at::Tensor assemble(const std::string& kind,
                       const std::string& name,
                       const std::vector<at::Tensor>& shards) const;
   bool is_cut(const std::string& kind, const std::string& name) const;
   std::vector<std::pair<std::string, std::string>> values()
-      const;  // (kind, name) of everything that can be read
+      const;  // (kind, name) of all readable values
 
-  // A program for batches of another size, which differs from that of the plan in sizes only.
-  // Returns its number, for step(); that of the plan has 0.
+  // Adds a program that differs from the plan's in sizes only. Returns its number for step(); the
+  // plan's is 0.
   int add_size(const Program& program, const std::string& label);
-  // One step. `scalars`: of each rule of the optimizer, without the step (set_scalars()). `size`:
-  // the number of the program. `poll` is called on this thread while it runs; returning true ends
-  // it with the error "interrupted".
+  // Runs one step. `scalars`: for each rule of the optimizer, without the step (set_scalars()).
+  // `size`: number of the program. Calls `poll` on this thread meanwhile; true ends the step with
+  // the error "interrupted".
   StepResult step(const std::map<std::string, at::Tensor>& batch,
                   const std::vector<std::vector<double>>& scalars,
                   int64_t step,
                   int size,
                   const std::function<bool()>& poll);
 
-  // Takes the parameters and buffers that `other` has, too, to evaluate with: the same memory,
-  // until drop_values() lets go of it. Requires: the same devices, and values placed alike.
+  // Shares the memory of the parameters and buffers that `other` has too, for evaluation, until
+  // drop_values(). Requires: the same devices and placements.
   void share_values(Run& other);
   void drop_values();
-  // Lets go of one value on all devices of this process, which is given anew before the next step.
+  // Releases one value on all devices of this process. It must be set before the next step.
   void drop(const std::string& kind, const std::string& name);
 
-  // Of dropout, from the next step on.
+  // The seed of dropout, used from the next step on.
   int64_t seed() const { return seed_; }
   void set_seed(int64_t seed) { seed_ = seed; }
 
-  // Of a process of one device, after a step that has failed: how far it has come, and, with what
-  // the commit gave to others if not to this one, the rest of it (Interpreter::finish_step).
+  // For a process of one device after a failed step: its progress, and the rest of the step with
+  // the commit's result (Interpreter::finish_step).
   struct Left {
     Reached reached = Reached::kDone;
     std::optional<double> committed;
@@ -139,9 +139,9 @@ class Run {
     const Placement* placement;
     int stage;
   };
-  // All stages that have it: tied weights are in several.
+  // Returns all stages that have it: several for tied weights.
   std::vector<Found> find(const std::string& kind, const std::string& name) const;
-  // The first of them if it has all of it, else all.
+  // Returns the first of them if it has the whole value, else all.
   std::vector<Found> find_whole(const std::string& kind, const std::string& name) const;
   std::vector<const Table*> tables(int stage) const;  // [device]
   const Program& program() const { return worker_.program(); }
@@ -154,23 +154,23 @@ class Run {
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
   void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
-  // For each rule the learning rate, then the numbers behind the step (ops/update_ops.h).
+  // Sets for each rule the learning rate, then the values behind the step (ops/update_ops.h).
   void set_scalars(const std::vector<std::vector<double>>& scalars, int64_t step);
   at::Tensor read_reported(const std::function<ValueId(const LoweredStage&)>& value);
   double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();
 
   std::function<std::shared_ptr<void>()> at_end_;
-  std::shared_ptr<void> until_ended_;  // of at_end(): the members below are gone before it
+  std::shared_ptr<void> until_ended_;  // for at_end(): destroyed after the members below
   int64_t seed_;
   std::vector<c10::Device> torch_devices_;
-  // Of PyTorch, for each device: they share the processors.
+  // PyTorch's threads for each device, which share the CPUs.
   std::shared_ptr<std::atomic<int>> threads_each_;
   struct SizedProgram {
     std::shared_ptr<const Program> program;
-    std::string label;  // Worker::use
+    std::string label;  // as in Worker::use
   };
-  std::vector<SizedProgram> sizes_;  // the first one is that of the plan
+  std::vector<SizedProgram> sizes_;  // the first is the plan's
   Worker worker_;
 };
 

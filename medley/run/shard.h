@@ -1,7 +1,6 @@
 #pragma once
 
-// Whole tensors and the shards of them that a program places on devices. Knows nothing of how they
-// travel.
+// Whole tensors and their shards on the devices of a program. Knows nothing of how they travel.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,39 +12,38 @@
 
 namespace medley {
 
-using Table = std::vector<int64_t>;  // the value of every symbol of a local graph
+using Table = std::vector<int64_t>;  // value of every symbol of a local graph
 
 // Returns "f32[256, 64]".
 std::string describe(at::ScalarType type, at::IntArrayRef shape);
 
-// Returns the shape that the whole value has; with the table of a micro-batch, what it has there.
+// Returns the shape of the whole value, or of its part in a micro-batch with that one's table.
 std::vector<int64_t> whole_shape(const Placement& placement, const Table& table);
 
-// Returns this device's shard of a whole value; shares its memory where the shard is a piece of it.
-// Requires: `whole` has the whole shape.
+// Returns this device's shard of a whole value, as a view if it is a contiguous piece. Requires:
+// `whole` has the whole shape.
 at::Tensor shard_of(const at::Tensor& whole,
                     const LoweredStage& stage,
                     const Placement& placement,
                     const Table& table);
 
-// Where a shard lies: how its stage places the value, and the table of its device.
+// The position of a shard: the value's placement in its stage, and its device's table.
 struct ShardPlace {
   const Placement* placement;
   const Table* table;
 };
 
-// The reverse, of shards of one stage or of several. Of a value that is not cut the first is
-// returned. What no shard has is not set. Requires: shards have their local shapes.
+// Assembles the whole value from shards of one or more stages. Returns the first if the value is
+// not cut. Leaves elements without a shard unset. Requires: shards have their local shapes.
 at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<ShardPlace>& places);
 
-// Whether the shards of the devices of one stage are the whole value: of what owners divide over
-// pipelines (plan/owners.h) they are a share of it, or nothing.
+// Returns whether the shards of one stage form the whole value. If owners divide it over pipelines
+// (plan/owners.h), they are a share of it, or empty.
 bool is_whole(const Placement& placement, const std::vector<const Table*>& tables);
 
-// The rows of a batch tensor that one device reads, micro-batch after micro-batch. Accepts the
-// global batch or, if `accept_own`, only the rows that this device needs (rows_of(stage,
-// device)). What it returns may share the memory of what it was given. Throws Error(kCaller) naming
-// the key, what was found and what was expected.
+// The rows of a batch tensor that one device reads, by micro-batch. Accepts the global batch or, if
+// `accept_own`, only the rows that this device needs (rows_of(stage, device)). Results may share
+// the input's memory. Throws Error(kCaller) naming the key, the found and the expected shape.
 class BatchSlicer {
  public:
   // `device` is an index into the mesh. Requires: `stage` outlives this.

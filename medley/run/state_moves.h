@@ -1,8 +1,8 @@
 #pragma once
 
-// State that goes from a run to the next one of the same training, whose plan is another: by moves
-// (medley/elastic/moves.h), over messages between the processes; and copies of it that are kept for
-// that, one's own and those of others (medley/elastic/second_homes.h). Knows no reason.
+// Moves state from a run to its successor with another plan, by moves (medley/elastic/moves.h) over
+// messages between the processes. Also keeps replicas for that, of its own state and of others'
+// (medley/elastic/second_homes.h). Knows no reason.
 
 #include <ATen/core/Tensor.h>
 
@@ -17,8 +17,8 @@
 
 namespace medley {
 
-// Where a process meets the others: a process group, which c10d knows by the name, the device of
-// the cluster of each of its ranks, and which one this process has.
+// The process group for moves: its c10d name, the cluster device of each rank, and this process's
+// rank.
 struct MovePeers {
   std::string group;
   std::vector<int> members;
@@ -26,38 +26,36 @@ struct MovePeers {
   std::chrono::milliseconds timeout{0};
 };
 
-// What the process of one device has of a state.
+// The state that the process of one device stores.
 struct KeptState {
   std::map<std::pair<std::string, std::string>, at::Tensor> shards;  // by kind and name
   std::map<int, at::Tensor> homes;  // flat bytes, by SecondHomes::homes
 };
 
-// Shares the run's tensors: whoever would change one that another holds makes a copy first
-// (kernels/update.cpp). Requires: between steps.
+// Shares the run's tensors, so any later change of one works on a copy (kernels/update.cpp).
+// Requires: between steps.
 KeptState hold(Run& run);
 
-// Gives others what is to live with them a second time, and takes what is to live here; returns the
-// bytes sent. All members call it.
+// Exchanges replicas with all members, which all call this. Returns the sent bytes.
 int64_t fill_homes(KeptState& state, const SecondHomes& homes, const MovePeers& peers);
 
 struct MovedBytes {
-  int64_t kept = 0;      // that a device has given itself: no copy where the shard is the same
-  int64_t received = 0;  // from others
+  int64_t kept = 0;      // local moves; no copy if the shard is unchanged
+  int64_t received = 0;  // from other processes
   int64_t sent = 0;
-  int64_t homes = 0;  // of what is kept or received, from second homes
+  int64_t homes = 0;  // the part from replicas
 };
 
-// What the process of one device does of the moves, together with all members. `before` may have
-// nothing; null for `after`: it gets nothing. Afterwards both may share tensors: a step of a run
-// changes none that somebody else holds.
+// Executes this process's moves, together with all members. `before` may be empty. Null for
+// `after`: it gets no state. Both may share tensors afterwards: a step changes no shared tensor.
 MovedBytes move_state(const Moves& moves,
                       const KeptState& before,
                       Run* after,
                       const MovePeers& peers);
 
-// Gives values of one run to another run of the same processes, which has other values beside them:
-// whole shards as they are, not copied. Null: that run has no device of this process. `peers`: null
-// where all devices are of this process. Requires: between steps of both.
+// Gives values of one run to another run of the same processes with further values: unchanged
+// shards without a copy. Null: that run has no device of this process. `peers`: null if all devices
+// are in this process. Requires: between steps of both.
 MovedBytes share_state(const Moves& moves, Run* before, Run* after, const MovePeers* peers);
 
 }  // namespace medley
