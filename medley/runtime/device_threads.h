@@ -1,7 +1,7 @@
 #pragma once
 
-// One thread per device of this process, for as long as this lives. The first failure ends the
-// others and is the one that is reported. Knows nothing of programs.
+// One thread per device of this process, for the lifetime of this. The first failure ends the
+// others and is reported. Knows nothing of programs.
 
 #include <chrono>
 #include <functional>
@@ -17,18 +17,18 @@ class DeviceThreads {
  public:
   using MakeThread = std::function<std::thread(std::function<void()> body)>;
 
-  // One thread per name. `abort` has to make all bodies end soon; it is called by the thread of the
-  // first device that fails, and those that have not ended within `patience` are given up.
-  // Throws Error(kEnvironment) if a thread cannot be made.
+  // Starts one thread per name. `abort` must end all bodies soon. The thread of the first failing
+  // device calls it. Threads that have not ended within `patience` are abandoned. Throws
+  // Error(kEnvironment) if a thread cannot be created.
   DeviceThreads(std::vector<std::string> names,
                 std::function<void(const std::string& cause)> abort,
                 std::chrono::milliseconds patience = std::chrono::seconds(10),
                 const MakeThread& make_thread = make_std_thread);
-  // A thread that was given up is left behind. So that it finds what it uses, let `body` share it.
+  // An abandoned thread keeps running, so `body` must share ownership of its data.
   ~DeviceThreads();
 
   // Calls body(i) on the i-th thread and returns when all have returned. Throws the first failure,
-  // with the device's name before it.
+  // with the device's name in front.
   void run(std::function<void(int)> body);
 
  private:

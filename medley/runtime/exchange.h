@@ -1,7 +1,7 @@
 #pragma once
 
-// From a communication of a program to the exchange that one device posts, and what the devices of
-// a group have to agree on. Knows nothing of how it is transported.
+// Turns a communication of a program into one device's exchange, and compares exchanges within a
+// group. Knows nothing of how it is transported.
 
 #include <optional>
 
@@ -16,8 +16,8 @@ Exchange make_exchange(const LoweredStage& stage,
                        int device,
                        const std::vector<int64_t>& symbols);
 
-// Returns what two devices of one group say differently about an exchange, nothing if they agree:
-// "device 0 has all_gather wte, receive [4, 4]; device 1 has all_gather wte, receive [4, 5]".
+// Returns the difference between two devices' exchanges, or nothing: "device 0 has all_gather wte,
+// receive [4, 4]; device 1 has all_gather wte, receive [4, 5]".
 std::optional<std::string> disagreement(const Exchange& a, const Exchange& b);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// The seam to whatever runs ops. Real: the ATen dispatcher (medley/executor). Fake: null (shapes
+// The interface that runs ops. Real: the ATen dispatcher (medley/executor). Fake: null (shapes
 // only). Emulation decorates either.
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace medley {
 
-// A tensor that the core cannot look into; shares ownership.
+// An opaque tensor; shares ownership.
 using Buffer = std::shared_ptr<void>;
 
-// The values of a device: one slot per value of the local graph. kRun and kStep values live in one
-// frame, kMicrobatch values in one frame per micro-batch in flight. Made and understood by an
-// executor only.
+// The values of a device: one slot per value of the local graph. kRun and kStep values have one
+// frame, kMicrobatch values one frame per micro-batch in flight. Only an executor creates and reads
+// frames.
 class Frame {
  public:
   virtual ~Frame() = default;
@@ -36,21 +36,21 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::unique_ptr<Frame> make_frame(const LoweredStage& stage) = 0;
-  // Resolves handles, fills in constants and sizes. `symbols`: the table of this device and
-  // micro-batch. Both outlive the result.
+  // Resolves handles, constants and sizes. `symbols`: the table of this device and micro-batch.
+  // Both outlive the result.
   virtual std::unique_ptr<PreparedSegment> prepare(const LoweredStage& stage,
                                                    const Segment& segment,
                                                    const std::vector<int64_t>& symbols) = 0;
-  // Runs it. Frees what dies. Throws Error naming the op.
+  // Runs the segment and frees dying values. Throws Error naming the op.
   virtual void run(PreparedSegment& segment, Frames frames) = 0;
-  // A slot without a value is null.
+  // Returns null for an empty slot.
   virtual Buffer read(const LoweredStage& stage, Frames frames, ValueId value) = 0;
   virtual void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) = 0;
-  // If an executor follows a device, it is told where the device is besides in segments: a call
-  // begins (step -1), makes a post or a wait (`step` of its steps), or ends (their number).
+  // Whether follow() is called outside of segments: when a call begins (step -1), before its posts
+  // and waits (`step` of its steps), and at its end (their number).
   virtual bool follows() const { return false; }
   virtual void follow(const LoweredStage& /*stage*/, Frames, size_t /*call*/, int /*step*/) {}
-  // What a communication computes, for the in-process transport: inputs[device][tensor] ->
+  // Computes a communication, for the in-process transport: inputs[device][tensor] ->
   // outputs[device][tensor]. `elements[device]` are its send/receive lengths.
   struct Lengths {
     std::vector<int64_t> send, receive;
@@ -59,8 +59,8 @@ class Executor {
                                                    Reduce reduce,
                                                    const std::vector<std::vector<Buffer>>& inputs,
                                                    const std::vector<Lengths>& lengths) = 0;
-  // The same for a relay: inputs[member] are of those tensors of which it gives some, outputs of
-  // those of which it takes some.
+  // Computes a relay: inputs[member] are the tensors of which it gives elements, outputs those of
+  // which it takes elements.
   virtual std::vector<std::vector<Buffer>> combine(
       const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) = 0;
 };

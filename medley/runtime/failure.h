@@ -1,6 +1,6 @@
 #pragma once
 
-// The first failure of a run, as all devices hear of it.
+// The first failure of a run, as all devices receive it.
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@ namespace medley {
 
 struct Failure {
   int epoch = 0;
-  std::optional<int> device = {};  // nothing: of several, which the cause names
+  std::optional<int> device = {};  // empty: several, named by the cause
   std::string call;                // "forward 2", "" outside calls
   std::string edge;                // the exchange, "" inside a segment
   std::string cause;
@@ -20,13 +20,13 @@ struct Failure {
 };
 
 std::string to_json(const Failure& failure);
-// For whoever knows no numbers of devices: names, "" for none, and the whole sentence. `told_by`:
-// the device that has published it.
+// Returns JSON for readers without device numbers: names, "" for none, and the whole sentence.
+// `told_by`: the device that has published it.
 std::string to_job_json(const Failure& failure,
                         const std::string& device,
                         const std::string& told_by,
                         const std::string& sentence);
-// Throws Error(kEnvironment), beginning with `place`, where somebody else has written.
+// Throws Error(kEnvironment), beginning with `place`, for foreign text.
 Failure parse_failure(const std::string& text, const std::string& place);
 
 }  // namespace medley

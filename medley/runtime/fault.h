@@ -1,6 +1,6 @@
 #pragma once
 
-// What one thread has thrown, for others to throw. Not an exception: each throws one of its own.
+// A thread's failure, for others to throw. Not an exception: each throws its own.
 
 #include <functional>
 #include <optional>
@@ -15,7 +15,7 @@ struct Fault {
   std::string what;
 };
 
-// Calls `body`; returns what it has thrown, nothing if it has returned.
+// Returns what `body` throws, or nothing.
 inline std::optional<Fault> fault_of(const std::function<void()>& body) {
   try {
     body();

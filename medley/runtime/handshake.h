@@ -1,7 +1,7 @@
 #pragma once
 
-// Before the first step: do all devices run the same program? Each publishes named hashes and
-// compares everybody's.
+// Checks before the first step that all devices run the same program. Each publishes named hashes
+// and compares all of them.
 
 #include <string>
 #include <utility>
@@ -11,14 +11,14 @@
 
 namespace medley {
 
-// In the order of comparison, the most telling first: {"graph", ...}, {"plan", ...}, {"versions",
-// ...}, {"program", ...}.
+// In the order of comparison, the most specific cause first: {"graph", ...}, {"plan", ...},
+// {"versions", ...}, {"program", ...}.
 using NamedHashes = std::vector<std::pair<std::string, std::string>>;
 
 // Returns when all devices have published the same hashes. Otherwise throws the same Error(kCaller)
-// on all of them, which names the first difference from devices[0]; or Error(kEnvironment) that
-// names the device that has not come within the time-out. Requires: `devices` alike on all of them
-// and not empty; `epoch` never used before.
+// on all of them, which names the first difference from devices[0]. After the time-out throws
+// Error(kEnvironment) that names the missing device. Requires: equal `devices` on all of them and
+// not empty; `epoch` never used before.
 void handshake(Store& store,
                int epoch,
                int device,

@@ -1,10 +1,9 @@
 #pragma once
 
-// The transport between the threads of one process. The devices of a group meet: each deposits its
-// exchange, the last one combines all of them and wakes the others. The n-th exchange that a device
-// posts to a group meets the n-th of every other device, and all have to agree on what it is: this
-// is the transport that finds out when a program is wrong. Computes by an executor, so knows no
-// tensors.
+// The transport between the threads of one process. Each device of a group deposits its exchange;
+// the last one combines all and wakes the others. The n-th exchanges of all devices of a group
+// belong together and must agree, so this transport detects invalid programs. Computes by an
+// executor, so knows no tensors.
 
 #include <chrono>
 #include <condition_variable>
@@ -19,14 +18,14 @@ namespace medley {
 
 class InProcessTransport final : public Transport {
  public:
-  // `combine` is called by many threads at once. Requires: both outlive the transport and its
+  // `combine` is called by many threads in parallel. Requires: both outlive the transport and its
   // pendings.
   InProcessTransport(Executor& combine, Clock& clock, std::chrono::milliseconds timeout);
   ~InProcessTransport() override;
 
   // The device is exchange.group[exchange.me]: threads share this one transport.
   std::unique_ptr<Pending> post(Exchange exchange) override;
-  // The first cause stays.
+  // Keeps the first cause.
   void abort(const std::string& cause) override;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// One device's interpreter of a program: runs the calls of a step in their order, segments by the
-// executor and communications by the transport. All that can be decided before the first step is.
+// One device's interpreter of a program: runs the calls of a step in order, segments by the
+// executor and communications by the transport. Prepares everything possible before the first step.
 // One thread at a time. Knows nothing of tensors, of processes and of what other devices do.
 
 #include <deque>
@@ -22,7 +22,7 @@
 
 namespace medley {
 
-// Where a device is or has failed, for the others.
+// A device's position or place of failure, for the others.
 struct Place {
   std::string call;      // "forward 2", "" before the first
   std::string exchange;  // "all_gather wte.weight", "" inside a segment
@@ -36,17 +36,17 @@ struct InterpreterOptions {
   std::function<void(const Place&)> on_step = {};  // for tests: before each part of a call
 };
 
-// How far a step has come in what outlives it (program/commit.h).
+// The progress of a step's lasting changes (program/commit.h).
 enum class Reached : uint8_t {
-  kBefore,     // nothing is changed that undo() does not put back
-  kAtCommit,   // the same, and only the commit is waited for
-  kCommitted,  // everybody has all gradients; the update is not done
+  kBefore,     // undo() can revert all changes
+  kAtCommit,   // likewise, and only the commit is awaited
+  kCommitted,  // all devices have all gradients; the update is not done
   kDone,
-  kTorn,  // neither can it be undone nor finished
+  kTorn,  // can be neither undone nor finished
 };
 
-// Times by the clock of the interpreter. In the events, `device` is an index into all devices of
-// the cluster.
+// Times by the interpreter's clock. In the events, `device` is an index into all devices of the
+// cluster.
 struct StepReport {
   Nanoseconds start, end;
   Nanoseconds waiting;  // for communications
@@ -67,41 +67,40 @@ class Interpreter {
               InterpreterOptions options = {});
   ~Interpreter();
 
-  // From the next step on: another program, which differs from the first one in sizes only, as
-  // those of a batch of fewer rows; or the first one again. What it computes is prepared once.
-  // Requires: values of kRun have the same sizes in both.
+  // Uses another program from the next step on, which differs from the first in sizes only, or the
+  // first one again. Each is prepared once. Requires: values of kRun have the same sizes in both.
   void use(const std::shared_ptr<const Program>& program);
 
-  // Gives the batch inputs of the next step. Requires: every kMicrobatch input of the graph, once.
+  // Sets the batch inputs of the next step. Requires: every kMicrobatch input of the graph, once.
   void set_batch(int microbatch, BatchInputs inputs);
 
-  // Errors name device, call, op or exchange. After one this interpreter makes no more steps: what
-  // the step has changed is undone by undo() only.
+  // Runs a step. Errors name device, call, op or exchange. After one this interpreter runs no more
+  // steps, and only undo() reverts the step's changes.
   StepReport run_step();
 
-  // Of the last step that was begun; kDone before the first.
+  // Returns the progress of the last begun step; kDone before the first.
   Reached reached() const { return reached_; }
-  // What the last commit gave, of this step or of the one before; nothing before the first.
+  // Returns the last commit's result, of this step or the previous one; empty before the first.
   const std::vector<Buffer>& committed() const { return committed_; }
-  // Whether what the device does after the commit takes others: then a step cannot be finished
-  // without them, but be undone for as long as anybody may not have done it.
+  // Returns whether this device's work after the commit needs others. Then a step cannot be
+  // finished alone, but can be undone while any device may not have finished it.
   bool spreads() const { return spreads_; }
-  // Whether the device has a part in the commit.
+  // Returns whether the device takes part in the commit.
   bool commits() const { return stage().commit != kNone; }
-  // After an error at the commit or behind it: the rest of the step, by this device alone, with
-  // what the commit gave. Requires: no spreads().
+  // Finishes the step on this device alone, after an error at or after the commit, with the
+  // commit's result. Requires: no spreads().
   StepReport finish_step(const std::vector<Buffer>& committed);
-  // Puts back what the last `steps` steps have changed: 1 for one that has failed before its
-  // commit; those that are done count, too, if the device spreads(). Requires: keep_undo.
+  // Reverts the last `steps` steps: 1 for one that failed before its commit. Completed steps count
+  // too if the device spreads(). Requires: keep_undo.
   void undo(int steps);
 
-  // Values that outlive a step: kRun ones, the loss, the norm and, if kept, the gradients. Null if
-  // empty.
+  // Returns values that outlive a step: kRun ones, the loss, the norm and, if kept, the gradients.
+  // Null if empty.
   Buffer read(ValueId value);
   // Requires: a kRun value.
   void write(ValueId value, Buffer buffer);
 
-  Place place() const;  // of the last step that was begun
+  Place place() const;  // in the last begun step
   const std::string& device_name() const { return options_.device_name; }
 
  private:
@@ -111,8 +110,8 @@ class Interpreter {
   // A communication between its post and its wait.
   struct Outstanding {
     Nanoseconds since;
-    std::unique_ptr<Pending> pending;  // null if there was nothing to transport
-    std::vector<Buffer> outputs;       // then
+    std::unique_ptr<Pending> pending;  // null if no transport was needed
+    std::vector<Buffer> outputs;       // in that case
   };
 
   struct Prepared;
@@ -132,7 +131,7 @@ class Interpreter {
   void wait(const PreparedStep& step, Frames frames);
   std::vector<Buffer> finish(Outstanding& outstanding, const Exchange& exchange);
   void store(const PreparedStep& step, std::vector<Buffer> outputs, Frames frames);
-  // Of transfers (program.h, Communication::lane).
+  // Transfers (program.h, Communication::lane).
   void send(const PreparedStep& step, std::vector<Buffer> inputs);
   void receive_ahead();
   void receive(const PreparedStep& step, Frames frames);
@@ -142,7 +141,7 @@ class Interpreter {
       Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end);
   [[noreturn]] void rethrow(Blame blame, const std::string& what);
 
-  const LoweredStage& stage() const;  // of the program that is used
+  const LoweredStage& stage() const;  // the stage in the current program
 
   int stage_index_, device_;
   Executor& executor_;
@@ -152,7 +151,7 @@ class Interpreter {
   InterpreterOptions options_;
 
   std::unique_ptr<Frame> run_frame_;
-  FrameSchedule schedule_;  // of every program: they differ in sizes only
+  FrameSchedule schedule_;  // equal for all programs: they differ in sizes only
   std::vector<std::unique_ptr<Frame>> frames_;
   std::map<const Program*, std::unique_ptr<Prepared>> programs_;
   Prepared* now_ = nullptr;
@@ -165,12 +164,12 @@ class Interpreter {
   StepReport report_;
   const PreparedCall* current_call_ = nullptr;
   const PreparedStep* current_step_ = nullptr;
-  size_t step_number_ = 0;  // of the call
+  size_t step_number_ = 0;  // within the call
   bool failed_ = false;
   bool spreads_ = false;
   Reached reached_ = Reached::kDone;
   std::vector<Buffer> committed_;
-  // Values as they were before the last steps, the newest first.
+  // Values before the last steps, the newest first.
   std::deque<std::vector<std::pair<ValueId, Buffer>>> undo_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What all processes of a run have to call together and in one order, step() and parameters() for
-// instance: a process that calls another one than the others waits for them, and they for it. Each
-// counts its own and tells the others the last one.
+// Calls that all processes of a run must make together and in one order, for instance step() and
+// parameters(). If a process makes a different one, all of them block. Each therefore counts its
+// calls and publishes the last one.
 
 #include <cstdint>
 #include <deque>
@@ -12,28 +12,28 @@
 namespace medley {
 
 struct JointCall {
-  int64_t number = 0;  // the first one is 1; 0: there was none
+  int64_t number = 0;  // from 1; 0: none
   bool running = false;
   std::string name;  // "step()"
   bool operator==(const JointCall&) const = default;
 };
 
 std::string to_text(const JointCall& call);
-// Returns nothing for what to_text() does not write.
+// Returns nothing for text that to_text() does not write.
 std::optional<JointCall> parse_joint_call(const std::string& text);
 
 class JointCalls {
  public:
-  // Within another one it is a part of that.
+  // A nested call belongs to the outer one.
   void begin(const std::string& name);
   void end();
 
   JointCall last() const;
-  // The name of the n-th one; nothing if that is long ago, or to come.
+  // Returns the name of the n-th call, or nothing if it is too old or in the future.
   std::optional<std::string> name(int64_t number) const;
 
  private:
-  std::deque<std::string> names_;  // of the last ones
+  std::deque<std::string> names_;  // the last ones
   int64_t count_ = 0;
   int depth_ = 0;
 };

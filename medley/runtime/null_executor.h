@@ -1,8 +1,8 @@
 #pragma once
 
-// The executor that computes nothing: a tensor is its type. It checks what an executor can check
-// without data (every operand is there and has the size that the program says), so that a wrong
-// `dies` or a wrong length shows without PyTorch. Knows nothing of communication.
+// An executor without computing: a tensor is its type. Checks without data that every operand
+// exists and has the program's size, so that a wrong `dies` or length shows without PyTorch. Knows
+// nothing of communication.
 
 #include <atomic>
 #include <functional>
@@ -18,7 +18,7 @@ struct NullTensor {
 };
 Buffer null_buffer(DType dtype, std::vector<int64_t> shape);
 
-// How long an op takes on a device with this table.
+// Returns the time of an op on a device with this table.
 using OpTime = std::function<Nanoseconds(
     const LoweredStage& stage, OpId op, const std::vector<int64_t>& symbols)>;
 
@@ -26,7 +26,7 @@ class NullExecutor : public Executor {
  public:
   // Runs take no time.
   NullExecutor() = default;
-  // A run of a segment sleeps for the sum of the times of its ops. Requires: `clock` outlives this.
+  // Sleeps in each segment for the sum of its ops' times. Requires: `clock` outlives this.
   NullExecutor(OpTime time, Clock& clock) : time_(std::move(time)), clock_(&clock) {}
 
   std::unique_ptr<Frame> make_frame(const LoweredStage& stage) override;
@@ -44,7 +44,7 @@ class NullExecutor : public Executor {
                                            const std::vector<std::vector<Buffer>>& inputs,
                                            const std::vector<Lengths>& lengths) override;
 
-  // Counts since construction. `prepared` counts segments, `run` counts ops.
+  // Counts since construction: `prepared` segments, and `run` ops.
   int64_t num_prepared() const { return num_prepared_; }
   int64_t num_run() const { return num_run_; }
 
@@ -54,7 +54,7 @@ class NullExecutor : public Executor {
   std::atomic<int64_t> num_prepared_ = 0, num_run_ = 0;
 };
 
-// Returns how many slots of a frame are filled, for tests of what is freed when.
+// Returns the number of filled slots of a frame, for tests of freeing.
 int64_t num_values(const Frame& null_frame);
 
 }  // namespace medley

@@ -1,7 +1,7 @@
 #pragma once
 
-// A thread that tells the store again and again that this process lives, whatever its other threads
-// do. Others wait for this process as long as the value changes.
+// A thread that sends heartbeats to the store, whatever the other threads of this process do.
+// Others wait for this process as long as the value changes.
 
 #include <chrono>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 #pragma once
 
-// The seam to a key-value store shared by all devices: the hash handshake, failures, heartbeats.
-// Real: c10d's TCP store. Fake: in memory. Many threads at once. An unreachable store is
+// The interface to a key-value store shared by all devices, for the hash handshake, failures and
+// heartbeats. Real: c10d's TCP store. Fake: in memory. Thread-safe. An unreachable store is
 // Error(kEnvironment).
 
 #include <chrono>
@@ -14,10 +14,9 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Sets the key unless it has a value. Returns the value that it has then: of all who try, the
-  // first wins.
+  // Sets the key unless it has a value. Returns its value afterwards: the first setter wins.
   virtual std::string set_first(const std::string& key, const std::string& value) = 0;
-  // Adds to the end of the value, which is empty at first. Nothing that others add is lost.
+  // Appends to the value, which is initially empty, atomically.
   virtual void append(const std::string& key, const std::string& text) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;  // does not wait
   // Throws Error(kEnvironment) naming the key after the time-out.

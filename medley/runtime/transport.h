@@ -1,6 +1,6 @@
 #pragma once
 
-// The seam to whatever moves tensors between devices. Real: torch.distributed process groups
+// The interface that moves tensors between devices. Real: torch.distributed process groups
 // (medley/transport). Fake: threads of one process.
 
 #include <chrono>
@@ -15,32 +15,31 @@
 
 namespace medley {
 
-// One communication of one device, sizes filled in.
+// One communication of one device, with its sizes.
 struct Exchange {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;
   std::vector<int> group;  // devices of the cluster, in the order of the mesh's axis
   int me = -1;             // index into group
-  int lane = -1;   // of a transfer: those of one lane travel in order, those of several do not wait
-                   // for each other
-  int stream = 0;  // of the device's (stream_of() of program/lanes.h)
+  int lane = -1;           // for transfers: one lane is ordered, several are independent
+  int stream = 0;          // on the device (stream_of() of program/lanes.h)
   std::vector<int64_t> send, receive;
   DType dtype = DType::kF32;
   int64_t bytes_per_element = 0;
-  int64_t bytes = 0;                   // of all inputs
-  std::shared_ptr<const Relay> relay;  // of a relay
+  int64_t bytes = 0;                   // all inputs together
+  std::shared_ptr<const Relay> relay;  // for relays
   std::string name;
-  std::vector<Buffer> inputs;  // one that nobody else holds may be overwritten
+  std::vector<Buffer> inputs;  // unshared ones may be overwritten
 };
 
-// A communication under way.
+// A communication in flight.
 class Pending {
  public:
   virtual ~Pending() = default;
   // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming the peers after the
-  // time-out, or the first cause of failure. Whoever waits knows device and exchange.
+  // time-out, or the first cause of failure. The caller knows device and exchange.
   virtual std::vector<Buffer> wait() = 0;
-  // After wait: when it really ran, for traces; nothing if the transport does not know.
+  // Returns the real start and end after wait(), for traces, or nothing if unknown.
   virtual std::optional<std::pair<Nanoseconds, Nanoseconds>> times() { return std::nullopt; }
 };
 

@@ -1,14 +1,13 @@
 #pragma once
 
-// A thread on every device that makes one failure everybody's: it publishes its own device's
-// failure, looks for those of others and for devices that have gone silent, and then ends the run
-// here.
+// A thread on every device that spreads failures: it publishes its own device's failure, looks for
+// failed and silent devices, and then ends the run here.
 //
 //   device 1   fails > store            (its transport ends too)
 //   device 0        poll ... sees it > abort(cause) > grace > exit(cause)
 //                   <-- <= 250 ms -->               <- 3 s ->
 //
-// Of several failures the first in the store is the cause that all devices report. Knows nothing of
+// If there are several failures, all devices report the first one in the store. Knows nothing of
 // what failed.
 
 #include <chrono>
@@ -30,13 +29,13 @@ struct WatchdogOptions {
   int epoch = 0;
   int device = 0;
   std::vector<int> devices;             // all of the run
-  std::vector<std::string> names = {};  // of `devices`, for messages; empty: their numbers
+  std::vector<std::string> names = {};  // names for messages; empty: numbers
   std::string link = {};  // to the store, for messages: "link to 10.0.0.1:29500 through eth0"
   std::chrono::milliseconds poll{250}, heartbeat{500}, dead_after{5000}, grace{3000};
 };
 
-// As a watchdog follows them: with heartbeats as often as it takes for as many in `dead_after` as
-// a detector counts at least, and looks as often.
+// Returns the options with heartbeats and looks at the frequency that the detector's minimum per
+// `dead_after` requires.
 WatchdogOptions with_heartbeats(WatchdogOptions options);
 
 class Watchdog {
@@ -44,27 +43,27 @@ class Watchdog {
   using Abort = std::function<void(const std::string& first_cause)>;
   using Exit = std::function<void(const std::string& first_cause, Blame blame)>;
 
-  // `abort` ends all waits of the device, `exit` the process (print_and_exit). Both are called by
-  // the watchdog's thread, at most once. Requires: the store outlives this; all devices have passed
-  // the handshake of the epoch.
+  // `abort` ends all waits of the device, `exit` the process (print_and_exit). The watchdog's
+  // thread calls both at most once. Requires: the store outlives this; all devices have passed the
+  // generation's handshake.
   Watchdog(Store& store, WatchdogOptions options, Abort abort, Exit exit);
-  // Leaves in silence: others take this device for dead unless it has finished.
+  // Leaves silently: others take this device for dead unless it has finished.
   ~Watchdog();
 
-  // Publishes a failure of this device and returns the first one of the run, which may be
-  // another's. Takes two polls, so that a store in this process lives long enough for others to see
-  // it. Then abort, grace and exit follow as on every device.
+  // Publishes a failure of this device and returns the run's first one, possibly another device's.
+  // Takes two polls, so that others can read a store in this process. Then abort, grace and exit
+  // follow as on every device.
   Failure fail(const std::string& call,
                const std::string& edge,
                const std::string& cause,
                Blame blame = Blame::kEnvironment);
-  // Around what all processes of the run have to call together (joint_calls.h).
+  // Marks calls that all processes of the run must make together (joint_calls.h).
   void begin(const std::string& joint_call);
   void end();
-  // The device has nothing more to do: nobody misses it.
+  // Ends the watch of this device.
   void finish();
 
-  // Nothing while all is well.
+  // Returns nothing if there is no failure.
   std::optional<Failure> first_failure();
   std::string describe(const Failure& failure) const { return detector_.describe(failure); }
 
@@ -91,8 +90,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// Prints the cause on stderr and ends the process at once, with the exit code of whoever is to
-// blame.
+// Prints the cause on stderr and ends the process immediately, with the exit code of `blame`.
 [[noreturn]] void print_and_exit(const std::string& first_cause, Blame blame);
 
 }  // namespace medley
