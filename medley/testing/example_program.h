@@ -1,13 +1,13 @@
 #pragma once
 
-// Programs made by hand, for tests and benchmarks of whatever executes programs.
+// Hand-made programs, for tests and benchmarks of program execution.
 
 #include "medley/program/program.h"
 
 namespace medley {
 
-// Data parallelism that has every feature of a program. Device d of the mesh has rows[d] rows of
-// each micro-batch; the last micro-batch's backward posts what the update awaits.
+// Data parallelism with every feature of a program. Device d of the mesh has rows[d] rows of each
+// micro-batch. The last micro-batch's backward posts the exchange that the update awaits.
 //
 //   forward          h = test.scale(x, w)   post all_gather h   wait   loss += test.loss(g)
 //   backward         sum += test.gradient(g, h)
@@ -19,8 +19,8 @@ struct ExampleProgram {
 };
 ExampleProgram data_parallel_program(const std::vector<int64_t>& rows, int microbatches);
 
-// One device, one call: x -> op -> op -> ... with `num_ops` ops in segments of `segment_ops`, an
-// all-reduce of the group of one between two segments.
+// Returns a program of one device and call: x -> op -> op -> ... with `num_ops` ops in segments of
+// `segment_ops`, and an all-reduce of a one-device group between two segments.
 ExampleProgram chain_program(int num_ops, int segment_ops);
 
 }  // namespace medley

@@ -1,6 +1,6 @@
 #pragma once
 
-// The store of one process, for tests and for threads as devices. Every member has its own
+// A store within one process, for tests and for threads as devices. Every member has its own
 // connection, which can be cut.
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ class InMemoryStore {
   ~InMemoryStore();
 
   std::unique_ptr<Store> connect(int member);
-  // From now on all that the member asks for throws Error(kEnvironment), its waits included.
+  // Makes all requests and waits of the member throw Error(kEnvironment) from now on.
   void lose(int member);
 
  private:

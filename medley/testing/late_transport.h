@@ -1,6 +1,6 @@
 #pragma once
 
-// A transport whose devices come late: it sleeps for a random time before posts and waits.
+// A transport with late devices: it sleeps for a random time before posts and waits.
 
 #include <cstdint>
 #include <map>
@@ -14,7 +14,8 @@ namespace medley {
 
 class LateTransport final : public Transport {
  public:
-  // Sleeps in one of so many calls, for less than `microseconds`. Each device has its own numbers.
+  // Sleeps in one of `one_of` calls, for less than `microseconds`, with separate random numbers per
+  // device.
   LateTransport(std::shared_ptr<Transport> next, uint32_t seed, unsigned one_of, int microseconds)
       : next_(std::move(next)), seed_(seed), one_of_(one_of), microseconds_(microseconds) {}
   std::unique_ptr<Pending> post(Exchange exchange) override;
@@ -29,7 +30,7 @@ class LateTransport final : public Transport {
   unsigned one_of_;
   int microseconds_;
   std::mutex mutex_;
-  std::map<int, std::minstd_rand> random_;  // of a device
+  std::map<int, std::minstd_rand> random_;  // by device
 };
 
 }  // namespace medley

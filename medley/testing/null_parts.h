@@ -1,7 +1,6 @@
 #pragma once
 
-// What devices are made of in tests: executors that compute nothing, threads that exchange among
-// themselves.
+// Devices for tests: executors that compute no values, and threads that exchange among themselves.
 
 #include <chrono>
 #include <functional>
@@ -20,7 +19,7 @@ inline std::shared_ptr<const Program> share(const Program& program) {
   return std::make_shared<const Program>(program);
 }
 
-// One executor for all devices, or one for each.
+// Returns one executor for all devices, or one for each.
 inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors = {
                                   std::make_shared<NullExecutor>()}) {
   DeviceParts parts;
@@ -32,7 +31,7 @@ inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors =
 
 using Around = std::function<std::shared_ptr<Transport>(std::shared_ptr<Transport>)>;
 
-// The same with something around the transport.
+// Likewise, with a wrapper around the transport.
 inline DeviceParts null_parts(const Around& around, std::chrono::milliseconds timeout) {
   DeviceParts parts = null_parts();
   parts.make_transport = [around, timeout](Executor& executor, Clock& clock) {
@@ -41,7 +40,7 @@ inline DeviceParts null_parts(const Around& around, std::chrono::milliseconds ti
   return parts;
 }
 
-// A cluster of one pool with nothing but names.
+// Returns a cluster of one pool with names only.
 inline Cluster nameless_cluster(const std::vector<std::string>& names) {
   Cluster cluster;
   cluster.pools = {{"a", 1, static_cast<int>(names.size()), {}, false, 0}};

@@ -1,14 +1,14 @@
 #pragma once
 
 // Pairwise problems in the shape of SPMD synthesis for a transformer's forward and backward, for
-// tests and benchmarks. They know factors, states and conversions, but no real model: synthesis of
-// a captured graph is in spmd_problem.h.
+// tests and benchmarks. They know factors, states and conversions, but no real model:
+// spmd_problem.h synthesises a captured graph.
 //
 //   x -- norm -- q, k, v -- scores -- softmax -- mix -- out -- add -- norm -- up -- gelu -- down --
 //   add
 //
-// and the gradients of all these, each weight's storage and its materialised use, and a copy for
-// each value that several ops read.
+// The problem includes their gradients, each weight's storage and its materialised use, and a copy
+// for each value with several readers.
 
 #include "medley/solve/pbqp.h"
 
@@ -16,16 +16,16 @@ namespace medley {
 
 struct TransformerProblem {
   int layers = 12;
-  // Of devices and of part classes on each axis; an op has one choice per factor and class and one
-  // to do everything everywhere, on each axis. One axis of two classes: about 8 choices per
-  // variable; a second axis of one class: about 40.
+  // Devices and part classes on each axis. Per axis an op has one choice per factor and class, and
+  // one to replicate. One axis of two classes: about 8 choices per variable; a second axis of one
+  // class: about 40.
   struct Axis {
     int devices = 8;
     int classes = 2;
     double picoseconds_per_byte = 770;
   };
   std::vector<Axis> axes{{}};
-  // Every unary is multiplied by its own number in [1 - spread, 1 + spread].
+  // Multiplies every unary by its own number in [1 - spread, 1 + spread].
   double spread = 0;
   uint64_t seed = 0;
 };

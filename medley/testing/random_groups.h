@@ -1,8 +1,8 @@
 #pragma once
 
-// Instances of the search for several pipelines: devices of a few pools, and what stages take for
-// micro-batches of one or two sizes, drawn at random, the same ones for the same seed on any
-// machine; and all sets of pipelines on them, one by one.
+// Random instances of the search for several pipelines: devices of a few pools, and stage times for
+// micro-batches of one or two sizes. Equal seeds give equal instances on any machine. Also
+// enumerates all sets of pipelines on them.
 
 #include <cstdint>
 #include <map>
@@ -19,35 +19,35 @@ namespace medley {
 
 struct GroupInstance {
   using Options = std::map<StageRange, std::vector<StageOption>>;
-  PipelineRequest request;  // but for its micro-batches
+  PipelineRequest request;  // except its micro-batches
   std::vector<int> devices;
-  int64_t rows = 1;  // of a step
+  int64_t rows = 1;  // per step
   std::vector<int64_t> rows_of_microbatch;
   std::vector<std::unique_ptr<Options>> options;  // [choice]
   std::vector<MicrobatchChoice> choices;
   GradientSums sums;
 };
 
-// 1 to 3 pools of 1 to 6 devices in all, 1 to 6 layers, 2 to 40 rows. `sums`: pipelines sum
-// gradients, else they share nothing.
+// Returns 1 to 3 pools of 1 to 6 devices in all, 1 to 6 layers, 2 to 40 rows. `sums`: pipelines sum
+// gradients, else they are independent.
 GroupInstance random_groups(uint64_t seed, bool sums);
 
-// How many of them a test looks at: nightly there are more.
+// Returns the number of instances per test, which is larger nightly.
 uint64_t group_seeds();
 
-// All sets of pipelines on the devices, all chains of each, pools in any order, all micro-batches.
+// All sets of pipelines on the devices: all chains of each, pools in any order, all micro-batches.
 // Counts in flight by medley/schedule.
 class AllGroups {
  public:
   explicit AllGroups(const GroupInstance& instance);
 
   size_t num_chains() const { return chains_.size(); }
-  // The shortest step of one pipeline with all micro-batches of a choice.
+  // Returns the shortest step of one pipeline with all micro-batches of a choice.
   std::optional<int64_t> best_pipeline(size_t choice) const;
-  // The shortest step of so many pipelines or more; nothing if there are none.
+  // Returns the shortest step of at least `pipelines` pipelines, or nothing if there are none.
   std::optional<int64_t> best(size_t pipelines) const;
-  // What all chains do in a step in parts, at most, under any schedule, as parts of so many
-  // pipelines or more.
+  // Returns the most rows that all chains process in a step in parts, under any schedule, as parts
+  // of at least `pipelines` pipelines.
   double rows_in_parts(int64_t step, size_t pipelines) const;
 
  private:
@@ -56,7 +56,7 @@ class AllGroups {
     std::vector<int> devices;
     PipelinePlan plan;
   };
-  // [choice, micro-batches] how long they take at least, [pipelines] of so many.
+  // [choice, micro-batches] their least times, by [pipelines].
   using Steps = std::map<std::pair<size_t, int>, std::vector<int64_t>>;
   using ByDevices = std::map<std::vector<int>, Steps>;
 

@@ -9,31 +9,30 @@
 
 namespace medley {
 
-// Returns a legal plan drawn at random: uneven rows and parts with zeros among them, a random state
-// for every parameter and its optimizer state, a random choice of its rule for every op, anything
-// computed again. For tests: any legal plan trains like one device. One mesh; several micro-batches
-// only where rows are independent.
+// Returns a random legal plan: uneven rows and parts including zeros, random placements of
+// parameters and their optimizer state, a random choice for every op, any recomputation. Any legal
+// plan trains like one device. One mesh; several micro-batches only if rows are independent.
 Plan random_plan(const Graph& graph,
                  const std::vector<std::string>& devices,
                  int64_t global_batch,
                  uint64_t seed);
 
-// The same as a pipeline: the devices in stages of random sizes, cut anywhere, with a random
-// division of the rows in each, or none.
+// Likewise as a pipeline: the devices in stages of random sizes, cut anywhere, with random or no
+// division of the rows in each.
 Plan random_pipeline(const Graph& graph,
                      const std::vector<std::string>& devices,
                      int64_t global_batch,
                      uint64_t seed);
 
-// The same as two to four pipelines that differ in everything, fewer where there are fewer devices
-// or rows; in half of the plans, owners divide the update of some parameters, with zeros among
-// their shares. Requires: independent rows, and no buffer that changes.
+// Likewise as two to four heterogeneous pipelines, fewer if devices or rows are few. In half of the
+// plans, owners divide the update of some parameters, with zeros among their shares. Requires:
+// independent rows, and no buffer that changes.
 Plan random_pipelines(const Graph& graph,
                       const std::vector<std::string>& devices,
                       int64_t global_batch,
                       uint64_t seed);
-// The same for another optimizer than AdamW: what it does not divide has one owner, which alone
-// counts it for the norm.
+// Likewise for another optimizer than AdamW: undivided parameters have one owner, which alone
+// counts them for the norm.
 Plan random_pipelines_for(const Optimizer& optimizer,
                           const Graph& graph,
                           const std::vector<std::string>& devices,

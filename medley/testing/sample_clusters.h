@@ -9,8 +9,8 @@
 
 namespace medley {
 
-// A node "fast" of such devices, and a node "slow" of devices that take twice as long for
-// everything and have as much memory.
+// Returns a node "fast" with such devices, and a node "slow" with devices of half the speed and
+// equal memory.
 inline Cluster two_speeds(int fast,
                           int slow,
                           const DeviceKind& kind,

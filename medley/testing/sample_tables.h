@@ -1,6 +1,6 @@
 #pragma once
 
-// A small table and cluster for tests, with figures that can be added up by hand.
+// A small table and cluster for tests, with figures for mental arithmetic.
 
 #include <string>
 #include <utility>
@@ -10,12 +10,12 @@
 
 namespace medley {
 
-// Six layers: an embedding, four blocks, a head. Kinds "fast" and "slow", which takes three times
-// as long, at degrees 1 and 2 and with 1, 2 and 4 rows:
-//   a block on one fast device, r rows     forward r ms, backward 2 r ms, update 1 ms
-//   embedding and head                     half of that
-//   of two devices each                    0.6 times as long
-// A run takes nothing beyond its layers but the state of Adam.
+// Six layers: an embedding, four blocks, a head. Device types "fast" and "slow" (three times the
+// time), at degrees 1 and 2 and with 1, 2 and 4 rows.
+//   A block on one fast device, r rows     forward r ms, backward 2 r ms, update 1 ms
+//   embedding and head                     half of that.
+//   Two devices each                       0.6 times the time.
+// A run needs no memory beyond its layers but the state of Adam.
 inline LayerTable sample_table() {
   LayerTable table;
   table.model = "sample";
