@@ -1,7 +1,7 @@
 #pragma once
 
-// What every device did and when, simulated or measured: one format, so that "predicted against
-// measured" is a comparison of two values. Knows nothing of programs.
+// The timeline of every device, simulated or measured: one format, so that both can be compared.
+// Knows nothing of programs.
 
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace medley {
 
-// What a device does at the same time: it computes on one stream and communicates on the other.
+// The parallel streams of a device: computing and communication.
 enum class Stream : uint8_t { kCompute, kCommunication };
 
 // The category of compute-stream events in which the device only waits for a communication.
@@ -28,7 +28,7 @@ struct TraceEvent {
   bool operator==(const TraceEvent&) const = default;
 };
 
-// Bytes alive, each from its time on until the next.
+// Live bytes, each from its time until the next.
 using MemoryOverTime = std::vector<std::pair<Nanoseconds, int64_t>>;
 
 struct TraceMemory {
@@ -44,18 +44,17 @@ struct Trace {
   bool operator==(const Trace&) const = default;
 };
 
-// Returns at most `most` points: of each of `most` equal stretches of time one, at the first of its
-// points and as high as the highest. At no time less than what was given, and the same peak.
-// Requires: most >= 1, times in order.
+// Returns at most `most` points: one for each of `most` equal time intervals, at its first point
+// and with its maximum. Never less than the input, with the same peak. Requires: most >= 1, times
+// in order.
 MemoryOverTime thinned(MemoryOverTime points, size_t most);
 
-// Sorts by device, stream, start and longest first: the order in which the writers show events.
-// Events that agree in all of these stay in their order.
+// Sorts stably by device, stream, start and longest first: the order in which the writers show
+// events.
 void sort(Trace& trace);
 
-// Returns the JSON that Perfetto (https://ui.perfetto.dev) and chrome://tracing read. A device is a
-// process, a stream is a thread; events of one stream that overlap without nesting get more
-// threads:
+// Returns JSON for Perfetto (https://ui.perfetto.dev) and chrome://tracing. A device is a process,
+// a stream is a thread. Events of one stream that overlap without nesting get more threads:
 //
 //   communication    [all_reduce a     ]      [all_reduce c]
 //   communication 2         [all_reduce b       ]
