@@ -1,6 +1,6 @@
 #pragma once
 
-// Bytes from each to each of a process group, once. Knows nothing of what they are.
+// One all-to-all of bytes in a process group. Knows nothing of what they are.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,9 +11,9 @@
 
 namespace medley {
 
-// `sent`: [rank] flat bytes, undefined where there are none; `lengths`: [rank] of those to be
-// received. Returns them likewise. All members of the group, which c10d knows by the name, call it.
-// Throws Error(kEnvironment).
+// `sent`: [rank] flat bytes, undefined if there are none; `lengths`: [rank] bytes to receive.
+// Returns [rank] the received bytes. All members of the group, named as in c10d, call it. Throws
+// Error(kEnvironment).
 std::vector<at::Tensor> exchange_bytes(const std::string& group,
                                        const std::vector<at::Tensor>& sent,
                                        const std::vector<int64_t>& lengths,

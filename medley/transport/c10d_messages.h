@@ -1,6 +1,6 @@
 #pragma once
 
-// Messages of a process group under way: how they are awaited, and ended.
+// Messages of a process group in flight: waiting for them, and ending them.
 
 #include <chrono>
 #include <memory>
@@ -19,12 +19,12 @@ namespace medley {
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// The first cause that a transport was aborted for, and the messages that it ends.
+// The first cause of a transport's abort, and the messages that it ends.
 class Abort {
  public:
   void set(const std::string& cause);
   std::optional<std::string> cause() const;
-  // Is `message` to be waited for? Then forget() follows.
+  // Returns whether to wait for `message`. Then forget() follows.
   bool remember(const Work& message);
   void forget(const Work& message);
 
@@ -34,7 +34,7 @@ class Abort {
   std::set<Work> messages_;
 };
 
-// Who waits for an exchange, and how long.
+// The peers of a wait, and its time limit.
 struct Waiting {
   std::shared_ptr<Abort> abort;
   std::chrono::milliseconds timeout{};
@@ -44,10 +44,10 @@ struct Waiting {
   Error error(const std::exception& cause) const;
   Error late() const;
 };
-// "over <devices> through <interface>".
+// Returns "over <devices> through <interface>".
 std::string over(const std::vector<int>& devices, const NetworkNames& names);
 
-// Blocks until all are done. Of Gloo a time-out of a message ends the whole group, so these waits
+// Blocks until all are done. A time-out of one message ends the whole Gloo group, so these waits
 // are not cut into slices: abort() ends them. Throws Error(kEnvironment).
 void finish(const std::vector<Work>& messages, const Waiting& waiting);
 

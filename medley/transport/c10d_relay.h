@@ -1,8 +1,8 @@
 #pragma once
 
-// Relays over a process group that has all devices: two rounds of messages each. One thread of its
-// own runs them one after the other, in the order of their posts, while the device computes: the
-// second round begins when the first is there, whoever waits for it or not.
+// Relays over a process group of all devices: two rounds of messages each. A thread runs them in
+// posting order while the device computes. The second round begins after the first, independent of
+// any waiter.
 
 #include <condition_variable>
 #include <deque>
@@ -17,17 +17,17 @@ namespace medley {
 
 class C10dRelays {
  public:
-  // `everybody`: the devices of the group by rank. Requires: `group` can be used by several threads
-  // at once where tensors are on the host, as Gloo's can.
+  // `everybody`: the group's devices by rank. Requires: `group` is thread-safe for host tensors, as
+  // Gloo's is.
   C10dRelays(Group group,
              std::vector<int> everybody,
              const at::Device& device,
              std::shared_ptr<Abort> abort);
-  ~C10dRelays();  // ends what is under way
+  ~C10dRelays();  // ends relays in flight
   C10dRelays(const C10dRelays&) = delete;
   C10dRelays& operator=(const C10dRelays&) = delete;
 
-  // Tensors on a GPU are not run by the thread: their messages wait on the stream.
+  // The thread does not run GPU tensors: their messages wait on the stream.
   std::unique_ptr<Pending> post(Exchange exchange, Waiting waiting);
 
  private:
@@ -44,11 +44,11 @@ class C10dRelays {
   std::vector<int> everybody_;
   at::Device device_;
   std::shared_ptr<Abort> abort_;
-  std::mutex mutex_;  // of the queue
+  std::mutex mutex_;  // guards the queue
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   bool ended_ = false;
-  std::exception_ptr failed_;  // of the first that has; for whoever runs them
+  std::exception_ptr failed_;  // first failure; rethrown to waiters
   std::jthread thread_;        // started by the first post
 };
 

@@ -10,11 +10,11 @@
 
 namespace medley {
 
-// Warnings of c10d come with stack traces, and tell nothing that is not thrown as well.
+// Silences warnings of c10d, which add only stack traces to thrown errors.
 void print_errors_of_c10d_only();
 
-// Connects to the TCP store at host:port, or serves it first, at this address only (port 0: a free
-// one). All keys get the prefix. Throws Error(kEnvironment) if nobody answers in time.
+// Connects to the TCP store at host:port, or first serves it at this address only (port 0: any free
+// one). All keys get the prefix. Throws Error(kEnvironment) if no server answers in time.
 std::unique_ptr<Store> make_c10d_store(const std::string& host,
                                        int port,
                                        bool serve,

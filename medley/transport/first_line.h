@@ -1,6 +1,6 @@
 #pragma once
 
-// What PyTorch's errors say, without the stack trace behind it.
+// Returns the text of PyTorch's errors without their stack trace.
 
 #include <exception>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a set of devices is called in an epoch. Knows nothing of process groups.
+// The name of a set of devices in a generation. Knows nothing of process groups.
 
 #include <string>
 #include <vector>

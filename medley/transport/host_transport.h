@@ -1,8 +1,7 @@
 #pragma once
 
-// GPUs over a transport that reaches processors only, Gloo: what is sent is copied to the host
-// first, what is received from there. So GPUs of several makers, GPUs beside processors, several
-// processes on one GPU and runs that lose processes have a transport.
+// GPUs over a transport for host tensors, Gloo, by copies to and from the host. For GPUs of several
+// vendors, GPUs together with CPUs, several processes on one GPU, and runs that lose processes.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -15,20 +14,19 @@
 
 namespace medley {
 
-// How tensors get to the host and back. The functions of a copier are called by one thread at a
-// time each.
+// Copies tensors to the host and back. One thread at a time calls each function of a copier.
 struct HostCopier {
-  // Called where the tensors were computed, or will be once the GPU is that far; what it returns is
-  // called by another thread and gives them on the host. Blocks only there.
+  // Called when the tensors are computed or enqueued on the GPU. Another thread calls the result,
+  // which returns host tensors. Only that call blocks.
   std::function<std::function<std::vector<at::Tensor>()>(std::vector<at::Tensor>)> to_host;
-  // Called by whoever computes with the tensor.
+  // Called by the thread that computes with the tensor.
   std::function<at::Tensor(const at::Tensor&)> from_host;
 };
 
-// Copies beside what the GPU computes, in a stream of its own.
+// Returns a copier that overlaps with computing, in a stream of its own.
 HostCopier make_host_copier(const c10::Device& device);
 
-// `inner` is a transport of processors.
+// `inner` is a transport for host tensors.
 std::unique_ptr<Transport> make_host_transport(std::unique_ptr<Transport> inner, HostCopier copier);
 
 }  // namespace medley

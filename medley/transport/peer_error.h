@@ -1,14 +1,14 @@
 #pragma once
 
-// What Gloo says of a connection, in a sentence for people.
+// A readable sentence for Gloo's connection errors.
 
 #include <map>
 #include <string>
 
 namespace medley {
 
-// "[/__w/pytorch/.../pair.cc:553] Connection closed by peer [10.0.0.2]:45209. This is typically
-// ..." becomes "10.0.0.2:45209 has closed the connection"; `names` says who listens at an address,
+// Returns "10.0.0.2:45209 has closed the connection" for "[/__w/pytorch/.../pair.cc:553] Connection
+// closed by peer [10.0.0.2]:45209. This is typically ...". `names`: the device at an address,
 // "[10.0.0.2]:45209".
 std::string peer_error(const std::string& text, const std::map<std::string, std::string>& names);
 
