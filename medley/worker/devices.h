@@ -1,8 +1,8 @@
 #pragma once
 
-// The devices of this process, each with its executor, its transport, its clock, its interpreter
-// and its thread. The one place that decides which of these are emulated; nobody else can tell.
-// Knows nothing of tensors: what computes and what communicates is given.
+// The devices of this process, each with its executor, transport, clock, interpreter and thread.
+// Only this module decides which of these are emulated. Knows nothing of tensors: the caller gives
+// executors and transports.
 
 #include <chrono>
 #include <functional>
@@ -20,21 +20,20 @@
 
 namespace medley {
 
-// What devices are made of.
+// The factories of a device's parts.
 struct DeviceParts {
-  // Of the i-th device of this process.
+  // For the i-th device of this process.
   std::function<std::shared_ptr<Executor>(int i)> make_executor;
-  // Shared by the devices of this process; gets the first one's executor. Null: they are all there
-  // are, and exchange among themselves.
+  // Shared by the devices of this process; receives the first one's executor. Null: there are no
+  // other devices, and they exchange among themselves.
   std::function<std::shared_ptr<Transport>(Executor&, Clock&)> make_transport = {};
   // Called on a device's thread before each step; may be null.
   std::function<void()> enter_thread = {};
 };
 
 struct DeviceOptions {
-  std::vector<int> own;  // indices into the devices of all stages, in their order; empty: all, as
-                         // threads of this process
-  std::chrono::milliseconds timeout{600000};  // of a wait of threads of this process
+  std::vector<int> own;  // indices into all stages' devices; empty: all, as threads here
+  std::chrono::milliseconds timeout{600000};  // per wait of threads of this process
   std::chrono::milliseconds patience{10000};  // for the others after a failure
   bool keep_gradients = false;
   bool keep_undo = false;
@@ -49,25 +48,24 @@ class Devices {
           const Cluster& cluster,
           const DeviceParts& parts,
           const DeviceOptions& options = {});
-  // A thread that was given up keeps what it uses for as long as it runs.
+  // An abandoned thread keeps its data while it runs.
   ~Devices();
 
   const Program& program() const;
   int size() const;
-  int number(int i) const;  // among those of all stages
+  int number(int i) const;  // index among all stages' devices
   DevicePlace place(int i) const;
   // Between steps: for loading, batches and reading back.
   Interpreter& interpreter(int i);
-  // Whether every device of the plan has a process of its own.
+  // Returns whether every device of the plan has its own process.
   bool are_of_one_process_each() const;
 
-  // From the next step on all devices of this process run this program (Interpreter::use).
+  // Uses this program on all devices of this process from the next step on (Interpreter::use).
   void use(const std::shared_ptr<const Program>& program);
-  int64_t steps() const;  // that have succeeded
-  // Runs one step on all devices; the first failure is thrown. Meanwhile calls `poll` on this
-  // thread.
+  int64_t steps() const;  // successful ones
+  // Runs one step on all devices. Throws the first failure. Calls `poll` on this thread meanwhile.
   std::vector<StepReport> run_step(const std::function<void()>& poll = {});
-  // The most bytes that each emulated device has had so far; empty on real ones.
+  // Returns the peak bytes of each emulated device so far; empty for real ones.
   std::vector<int64_t> peak_bytes() const;
   // Ends every wait of these devices with an error, now and from now on.
   void abort(const std::string& cause);

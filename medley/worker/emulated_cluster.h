@@ -1,6 +1,6 @@
 #pragma once
 
-// What emulation puts around real things, kept in the order in which it may go away.
+// The emulation's wrappers around real parts, in an order in which they may be destroyed.
 
 #include <memory>
 #include <optional>
@@ -18,14 +18,14 @@
 
 namespace medley {
 
-// Times, links and memory of the cluster's kinds of devices instead of this machine's.
+// Times, links and memory of the cluster's device types instead of this machine's.
 struct Emulation {
-  std::string ledger;  // the file that processes share; empty among threads of one process
+  std::string ledger;  // the file that processes share; empty for threads
   uint64_t truth_seed = 0;
   double truth_spread = 0;
-  std::string profile;     // a text: the times of ops, instead of the truth; may be empty
+  std::string profile;     // text: op times instead of the truth; may be empty
   double pace = 0;         // real seconds per emulated second; 0: as fast as possible
-  int64_t delay_seed = 0;  // of random delays of the host, for tests; 0: none
+  int64_t delay_seed = 0;  // seed of random host delays, for tests; 0: none
 };
 
 class EmulatedCluster {
@@ -34,14 +34,14 @@ class EmulatedCluster {
   ~EmulatedCluster();
 
   void join(int device);
-  // Of a device that the plan does not use: it will never post.
+  // Marks a device that the plan does not use: it will never post.
   void leave_out(int device);
   std::shared_ptr<Transport> around(std::shared_ptr<Transport> inner);
   std::shared_ptr<Executor> around(std::shared_ptr<Executor> inner, int device);
   std::vector<int64_t> peak_bytes() const;
   std::unique_ptr<Clock> clock(int device);
-  // Between steps a device of one process stands still until those of others come to it in real
-  // time, which the ledger cannot know: so in emulated time, too, all devices end a step together.
+  // Ends a step at the same emulated time on all devices, because a device's real waits for other
+  // processes between steps are unknown to the ledger.
   void end_step(int device, int64_t step, int num_devices, StepReport& report);
   void abort(const std::string& cause);
 
@@ -54,7 +54,7 @@ class EmulatedCluster {
   std::vector<int> joined_;
   std::shared_ptr<Transport> inner_transport_;
   std::vector<std::shared_ptr<Executor>> inner_executors_;
-  std::vector<const MemoryMeter*> memory_;  // of the outer ones
+  std::vector<const MemoryMeter*> memory_;  // the outer ones
 };
 
 }  // namespace medley

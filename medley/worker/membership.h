@@ -1,7 +1,7 @@
 #pragma once
 
-// One device's place among the processes of a run: that all run the same program, and that one
-// failure is everybody's. Knows nothing of tensors.
+// One device's membership in a run's processes: checks that all run the same program, and spreads
+// failures. Knows nothing of tensors.
 
 #include <chrono>
 #include <functional>
@@ -18,16 +18,17 @@ namespace medley {
 struct MembershipOptions {
   int epoch = 0;
   std::string link;                            // to the store, for messages
-  std::chrono::milliseconds timeout{120000};   // for the others to come
-  std::chrono::milliseconds dead_after{5000};  // without a sign of life
-  std::chrono::milliseconds poll{250};         // of the store, for failures of others
-  Watchdog::Exit exit = print_and_exit;        // of the process, when the run has failed
+  std::chrono::milliseconds timeout{120000};   // for the others to arrive
+  std::chrono::milliseconds dead_after{5000};  // without a heartbeat
+  std::chrono::milliseconds poll{250};         // interval of looking for failures of others
+  Watchdog::Exit exit = print_and_exit;        // ends the process when the run has failed
 };
 
 class Membership {
  public:
-  // Returns when all devices have come with the same hashes. Throws Error(kCaller) naming the first
-  // difference. `device` and `devices` are of the cluster; `abort` ends all waits of the device.
+  // Returns when all devices have arrived with the same hashes. Throws Error(kCaller) naming the
+  // first difference. `device` and `devices` are of the cluster; `abort` ends all waits of the
+  // device.
   Membership(std::unique_ptr<Store> store,
              const MembershipOptions& options,
              int device,
@@ -37,12 +38,12 @@ class Membership {
              std::function<void(const std::string&)> abort);
   ~Membership();
 
-  // Tells the others; returns the first failure of the run, which may be another's, as an error.
+  // Publishes the failure. Returns the run's first one, possibly another device's, as an error.
   Error fail(const std::string& call, const std::string& edge, const Error& error);
-  // Around what all processes of the run have to call together.
+  // Marks calls that all processes of the run must make together.
   void begin(const std::string& joint_call);
   void end();
-  // This device has nothing more to do.
+  // This device has no more work.
   void finish();
 
  private:
