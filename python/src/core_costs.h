@@ -4,7 +4,7 @@
 
 #include "medley/cost/cost_model.h"
 
-// By the text of a profile; analytic if it is empty. `file` names it in errors.
+// Returns costs from the text of a profile, analytic if empty. `file` names it in errors.
 inline medley::CostModel costs_of(const medley::Cluster& cluster,
                                   const std::string& profile,
                                   const std::string& file) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A dict of Python as the fields of a struct.
+// Reads a dict of Python into the fields of a struct.
 
 #include <nanobind/nanobind.h>
 
@@ -10,7 +10,7 @@
 
 namespace medley {
 
-// Assigns the entries of a dict by name; an unknown one is our mistake.
+// Assigns the entries of a dict by name. Throws for an unknown one, which is our mistake.
 class DictReader {
  public:
   explicit DictReader(const nanobind::dict& entries) : entries_(entries) {}

@@ -11,13 +11,13 @@
 
 namespace medley {
 
-// What is not UTF-8 (an excerpt of a file that is no text) is shown as the replacement character.
+// Shows invalid UTF-8 (an excerpt of a binary file) as the replacement character.
 inline nanobind::object to_python(std::string_view text) {
   return nanobind::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
-// For nb::register_exception_translator(): ValueError, OSError or RuntimeError, by who is to blame.
+// For nb::register_exception_translator(): ValueError, OSError or RuntimeError, by blame.
 inline void translate(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
