@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// Rows stand in the order of the enumerators.
+// Rows are in the order of the enumerators.
 static_assert(traits_of(CommunicationKind::kRelay).name == "relay" &&
               at(CommunicationKind::kRelay) + 1 == std::size(kCommunications));
 

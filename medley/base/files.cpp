@@ -19,7 +19,7 @@
 namespace medley {
 namespace {
 
-constexpr int kMostLinks = 40;  // as many as Linux follows
+constexpr int kMostLinks = 40;  // the limit of Linux
 
 [[noreturn]] void fail(const std::string& path, const char* action, int code) {
   throw Error(Blame::kEnvironment,
@@ -32,7 +32,7 @@ class Descriptor {
       : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
     if (fd_ < 0) fail(path, action, errno);
   }
-  // Of a file that is read; waits for nobody who writes to a pipe.
+  // For reading. Does not wait for a pipe's writers.
   explicit Descriptor(const std::string& path) : Descriptor(path, "read", O_RDONLY | O_NONBLOCK) {
     require_file();
   }
@@ -42,8 +42,8 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  // Reports what a network file system tells only now. Writers call it; for readers the destructor
-  // is enough.
+  // Reports late errors of network file systems. Writers call it; the destructor is enough for
+  // readers.
   void close() {
     if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "write", errno);
   }
@@ -52,7 +52,7 @@ class Descriptor {
     while (!bytes.empty()) {
       ssize_t done = ::write(fd_, bytes.data(), bytes.size());
       if (done < 0 && errno == EINTR) continue;
-      // What is left behind a part that was written, or a file system that wants other blocks.
+      // The rest of a partial write, or a file system with other blocks.
       if (done < 0 && errno == EINVAL && is_direct_) {
         set_direct(false);
         continue;
@@ -62,8 +62,8 @@ class Descriptor {
     }
   }
 
-  // Of whole blocks no copy stays in the system's cache, where nobody reads them again, and where
-  // fresh pages cost more than all else: 304 MB took 0.4 to 1.0 s of a processor, 0.05 s without.
+  // Whole blocks bypass the system's cache, since they are not read again and fresh pages are the
+  // largest cost: 304 MB took 0.4 to 1.0 s of CPU time with the cache, 0.05 s without.
   void append(std::string_view bytes) {
     const struct stat found = status();
     const auto is_whole = [](auto number) { return number % Files::kBlockBytes == 0; };
@@ -91,7 +91,7 @@ class Descriptor {
     return bytes;
   }
 
-  // To its end, which only a file that lies on a disk knows before: others may be pipes.
+  // Reads to the end, which is known in advance only for disk files, not for pipes.
   std::string read_all() {
     require_at_most(size());
     std::string bytes(at(size()) + 1, '\0');
@@ -147,7 +147,7 @@ class Descriptor {
             "{}: found {} bytes or more, expected at most {}", path_, bytes, Files::kMostBytes));
   }
 
-  // Some file systems know no direct writes, and refuse.
+  // Some file systems refuse direct writes.
   void set_direct(bool is_direct) {
 #if defined(O_DIRECT)
     if (is_direct == is_direct_) return;
@@ -162,9 +162,9 @@ class Descriptor {
   bool is_direct_ = false;
 };
 
-// Links of /proc/self/fd lead to what a process has open, which may have no name.
+// Links of /proc/self/fd lead to a process's open files, possibly without a name.
 bool is_descriptor(const std::string& path) {
-  std::error_code none;  // whatever goes wrong, it is no descriptor
+  std::error_code none;  // on any error it is no descriptor
   std::filesystem::path at = path;
   for (int links = 0; links < kMostLinks; ++links) {
     const std::string folder = std::filesystem::canonical(parent_path(at.string()), none).string();
@@ -175,7 +175,7 @@ bool is_descriptor(const std::string& path) {
   return false;
 }
 
-// Of a file that is not complete yet. Hidden, and no name is too long for it.
+// Returns the name of an incomplete file: hidden, and valid for names of any length.
 std::string temporary_beside(const std::string& target) {
   constexpr size_t kMostOfName = 200;
   const std::string name = std::filesystem::path(target).filename().string();
@@ -188,7 +188,7 @@ std::string temporary_beside(const std::string& target) {
 void remove_quietly(Files& files, const std::string& path) {
   try {
     if (files.exists(path)) files.remove(path);
-  } catch (const Error&) {  // what went wrong before is what counts
+  } catch (const Error&) {  // the earlier error counts
   }
 }
 

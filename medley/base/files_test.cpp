@@ -34,7 +34,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// What callers may rely on holds for the disk and for the fake alike.
+// The interface's guarantees hold for the disk and for the fake.
 void expect_file_system(Files& files, const std::string& root) {
   std::string folder = join_path(root, "a/b");
   std::string path = join_path(folder, "x");
@@ -72,7 +72,7 @@ TEST(LocalFiles, KeepsWhatIsWritten) {
   expect_file_system(files, folder.path());
 }
 
-// Of whole blocks and of others, behind whole ones and behind others.
+// Appends whole blocks and others, after whole blocks and others.
 TEST(LocalFiles, AppendsBlocksAndWhatIsNone) {
   TemporaryFolder folder;
   LocalFiles files;
@@ -83,9 +83,9 @@ TEST(LocalFiles, AppendsBlocksAndWhatIsNone) {
   const std::string path = join_path(folder.path(), "x");
   std::string expected;
   for (const std::string_view bytes : {all,                           // block to block
-                                       all.substr(kBlock, kBlock),    // the same, one
-                                       all.substr(kBlock + 1),        // no block of memory
-                                       all,                           // behind no block of the file
+                                       all.substr(kBlock, kBlock),    // likewise, one
+                                       all.substr(kBlock + 1),        // unaligned in memory
+                                       all,                           // unaligned in the file
                                        all.substr(0, 1),              // to its end
                                        all.substr(0, 2 * kBlock),     // blocks again
                                        all.substr(0, kBlock + 1)}) {  // no whole ones
@@ -96,7 +96,7 @@ TEST(LocalFiles, AppendsBlocksAndWhatIsNone) {
   EXPECT_TRUE(files.read(path) == expected);
 }
 
-// Whoever reads less at once than was written loses nothing.
+// A reader of smaller pieces loses no bytes.
 TEST(LocalFiles, AppendsBlocksToAPipe) {
   TemporaryFolder folder;
   LocalFiles files;
@@ -135,7 +135,7 @@ std::string message_of(const std::function<void()>& call) {
   return "no error";
 }
 
-// `medley check /dev/zero` would end when memory does, and a pipe that nobody writes to never.
+// `medley check /dev/zero` would end when memory does, and a pipe without a writer never.
 TEST(LocalFiles, RefusesToReadWhatMayNotEnd) {
   TemporaryFolder folder;
   const std::string link = join_path(folder.path(), "zero.json");
@@ -147,7 +147,7 @@ TEST(LocalFiles, RefusesToReadWhatMayNotEnd) {
   EXPECT_EQ(message_of([&] { files.read(pipe); }), pipe + ": found a pipe, expected a file");
 }
 
-// Judged before it is read: a sparse file of a terabyte takes no time and no memory.
+// Checked before reading: a sparse file of a terabyte takes no time and no memory.
 TEST(LocalFiles, RefusesToReadMoreThanAnyReaderTakes) {
   TemporaryFolder folder;
   const std::string path = join_path(folder.path(), "sparse.graph");
@@ -197,8 +197,8 @@ TEST(MemoryFiles, CrashDropsWhatWasNotSynced) {
   EXPECT_FALSE(files.exists("y"));
 }
 
-// Whichever call fails, and whether or not the machine goes down with it, a reader finds the whole
-// old file or the whole new one.
+// If any call fails, with or without a machine crash, a reader finds the whole old file or the
+// whole new one.
 TEST(MemoryFiles, CrashUndoesTheRenamingOfADirectoryUntilTheOneAboveIsSynced) {
   for (const bool is_synced : {false, true}) {
     MemoryFiles files;
@@ -248,7 +248,7 @@ TEST(WriteAtomically, LeavesTheOldOrTheNewFile) {
   }
 }
 
-// `-o` may name anything. A pipe of this process's own stands for /dev/stdout and the like.
+// `-o` may name anything. A pipe of this process replaces /dev/stdout and the like.
 TEST(WriteAtomically, WritesToWhatIsNoFile) {
   TemporaryFolder folder;
   LocalFiles files;
@@ -287,7 +287,7 @@ TEST(WriteAtomically, FollowsLinks) {
               HasSubstr("loop: cannot look up: Too many levels of symbolic links"));
 }
 
-// A name that could be guessed would let others choose what is overwritten.
+// A predictable name would let others choose the overwritten file.
 TEST(WriteAtomically, DoesNotUseAFixedTemporaryName) {
   TemporaryFolder folder;
   LocalFiles files;

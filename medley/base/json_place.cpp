@@ -28,8 +28,8 @@ std::string at_place(const std::string& file, const std::string& place) {
   return place.empty() ? file : file + ": " + place;
 }
 
-// "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error ..." without what
-// only the library's authors read.
+// Returns "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error ..."
+// without the library's internals.
 std::string plain(std::string what) {
   for (std::string_view before : {"] ", "parse error at ", "parse error: "})
     if (size_t at = what.find(before); at != std::string::npos) what.erase(0, at + before.size());
@@ -100,7 +100,7 @@ Json parse_json(std::string_view text, std::string_view file) {
     return Json::parse(text, KeyWatch(file));
   } catch (const Json::parse_error& error) {
     throw Error(Blame::kCaller, fmt::format("{}: {}, expected JSON", file, plain(error.what())));
-  } catch (const Json::exception& error) {  // a number that no double holds
+  } catch (const Json::exception& error) {  // a number that exceeds a double
     throw Error(Blame::kCaller, fmt::format("{}: {}, expected JSON", file, plain(error.what())));
   }
 }

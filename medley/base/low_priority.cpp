@@ -11,9 +11,9 @@ namespace medley {
 
 void run_behind_all_others() {
 #if defined(__linux__)
-  // Not SCHED_IDLE: a process that is killed is there, and so are its connections and locks, until
-  // each of its threads has computed once more, and such a thread does that after seconds where
-  // others compute (1.4 to 3.0 s beside three on two processors; with this 0.02 to 0.4 s).
+  // Not SCHED_IDLE: a killed process, its connections and its locks exist until each of its threads
+  // has run once more. An idle-priority thread runs only after seconds if others compute: 1.4 to
+  // 3.0 s with three of them on two CPUs, against 0.02 to 0.4 s with SCHED_BATCH.
   const sched_param none{};
   constexpr int kNicest = 19;
   ::sched_setscheduler(0, SCHED_BATCH, &none);  // 0: this thread

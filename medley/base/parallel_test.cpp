@@ -17,7 +17,7 @@ TEST(Parallel, EachIsCalledOnceBesideAnother) {
   EXPECT_THAT(calls, Each(1));
 }
 
-// Whoever fails in this thread is the one that is heard of.
+// A failure in this thread is the reported one.
 TEST(Parallel, WhatFailsMeanwhileComesFirst) {
   const auto body = [](size_t, const auto&) { throw std::runtime_error("body"); };
   try {

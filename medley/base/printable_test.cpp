@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// A name of a file may hold what recolours a terminal, or worse.
+// A file name may contain codes that recolour a terminal, or worse.
 TEST(Printable, TerminalsDoNotObeyIt) {
   EXPECT_EQ(printable("\x1b[31mred\x7f\r"), "\\x1b[31mred\\x7f\\x0d");
   EXPECT_EQ(printable("two\n\tlines, na\u00efve"), "two\n\tlines, na\u00efve");

@@ -26,7 +26,7 @@ constexpr std::array kTime = {
 constexpr std::array kDecimal = {
     Prefix{1e15, " P"}, Prefix{1e12, " T"}, Prefix{1e9, " G"}, Prefix{1e6, " M"}, Prefix{1, " "}};
 
-// Prints the value in the largest prefix that leaves at least one before the point.
+// Prints the value with the largest prefix that leaves at least one before the point.
 std::string scaled(double value, std::span<const Prefix> prefixes, const char* unit = "") {
   for (const Prefix& prefix : prefixes) {
     if (std::abs(value) >= prefix.factor) {

@@ -24,7 +24,7 @@ TEST(Units, ArithmeticStaysInTheUnit) {
   EXPECT_LT(-sum, Bytes{});
 }
 
-// Truncation would let a thousand events of 0.9 ns take no time at all.
+// Truncation would give a thousand events of 0.9 ns zero time.
 TEST(Units, NanosecondsAreRounded) {
   EXPECT_EQ(to_nanoseconds(Seconds{0.9e-9}), Nanoseconds{1});
   EXPECT_EQ(to_nanoseconds(Seconds{1.5}), Nanoseconds{1'500'000'000});
