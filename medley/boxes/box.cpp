@@ -8,7 +8,7 @@
 namespace medley {
 namespace {
 
-// The factors from `first` on, `inside` elements of which are one step of the factor before it.
+// Splits the factors from `first` on; `inside` of their elements are one step of the factor before.
 void split_from(size_t first,
                 int64_t inside,
                 const IndexInterval& interval,

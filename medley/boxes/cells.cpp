@@ -18,7 +18,7 @@ std::string place_of(const std::vector<std::string>& places, size_t layout) {
   return places.empty() ? fmt::format("layouts[{}]", layout) : places[layout];
 }
 
-// The factors that a layout cuts anywhere, merged with those that it does not.
+// Returns the factors that a layout cuts anywhere, merged with the uncut ones.
 std::vector<MergedFactor> factors_cut_by(const Layout& layout) {
   std::vector<bool> is_cut(layout.factors.size());
   for (const Box& box : layout.boxes)
@@ -27,7 +27,7 @@ std::vector<MergedFactor> factors_cut_by(const Layout& layout) {
   return merged_factors(layout.factors, is_cut);
 }
 
-// Cuts one factor after the other, the outermost first, and behind each only what lies there.
+// Cuts one factor after the other, the outermost first, and after each only the affected pieces.
 class Refinement {
  public:
   Refinement(const std::vector<Layout>& layouts,
@@ -50,12 +50,12 @@ class Refinement {
   }
 
  private:
-  // A box of a layout, or some of it, in the factors of all.
+  // A box of a layout, or a part of it, in the factors of all.
   struct Piece {
     int layout, box;
   };
 
-  // Elements that one step of a factor passes, from the whole value down to one.
+  // Finds the number of elements in one step of each factor, from the whole value down to one.
   void find_factors(const std::vector<std::vector<MergedFactor>>& merged) {
     steps_ = {product_of(layouts_[0].factors), 1};
     for (size_t l = 0; l < layouts_.size(); ++l) {
@@ -83,7 +83,7 @@ class Refinement {
     for (size_t i = 1; i < steps_.size(); ++i) result_.factors.push_back(steps_[i - 1] / steps_[i]);
   }
 
-  // What a layout takes for one factor may be several here; then an interval is several boxes.
+  // One factor of a layout may be several here. An interval then is several boxes.
   void add(size_t layout, size_t box, const std::vector<MergedFactor>& merged) {
     std::vector<Box> pieces{{}};
     size_t step = 0;
@@ -160,8 +160,8 @@ class Refinement {
     result_.cells.push_back(std::move(cell));
   }
 
-  // Of the cells from `first` on, which lie behind those `before` along a factor, lengthens the
-  // latter by what differs in nothing else. Returns all that end where the former do.
+  // Extends the cells `before` by those from `first` on, which follow them along a factor and are
+  // otherwise equal. Returns all that end where the latter do.
   std::vector<size_t> join(size_t factor, const std::vector<size_t>& before, size_t first) {
     std::vector<Cell>& cells = result_.cells;
     const auto inside = [&](const Cell& cell) { return std::span(cell.box).subspan(factor + 1); };
@@ -185,7 +185,7 @@ class Refinement {
     return ends;
   }
 
-  // Boxes of one value that a plan has made cut one another into some ten thousand cells at most.
+  // Boxes from plans yield at most some ten thousand cells.
   static constexpr int64_t kMostWork = int64_t{1} << 20;
 
   const std::vector<Layout>& layouts_;

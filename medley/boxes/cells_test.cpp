@@ -22,7 +22,7 @@ int64_t pick(Random& random, int64_t least, int64_t most) {
   return std::uniform_int_distribution<int64_t>(least, most)(random);
 }
 
-// The elements of a box, in the order of its factors.
+// Returns a box's elements in the order of its factors.
 std::vector<int64_t> elements_of(const FactorSizes& factors, const Box& box) {
   std::vector<int64_t> elements{0};
   for (size_t f = 0; f < factors.size(); ++f) {
@@ -42,12 +42,11 @@ std::vector<int64_t> elements_of(const Runs& runs) {
   return elements;
 }
 
-// A value on a mesh, said twice: as a layout, and as the elements and the term of each device, one
-// by one.
+// A value on a mesh in two forms: as a layout, and as each device's elements and terms, one by one.
 struct Held {
   Layout layout;
   std::vector<std::vector<int64_t>> elements;
-  std::vector<std::vector<int64_t>> terms;  // [device]: its indices on the axes that sum
+  std::vector<std::vector<int64_t>> terms;  // [device] its indices on the axes that sum
 };
 
 std::vector<int64_t> random_points(Random& random, int64_t size, int64_t devices) {
@@ -57,7 +56,7 @@ std::vector<int64_t> random_points(Random& random, int64_t size, int64_t devices
   return points;
 }
 
-// Factors of the same value, some of them merged.
+// Returns factors of the same value, some of them merged.
 FactorSizes coarser(Random& random, const FactorSizes& factors) {
   FactorSizes merged;
   for (int64_t size : factors)
@@ -118,7 +117,7 @@ Held random_held(Random& random, const FactorSizes& factors) {
   return held;
 }
 
-// Prime sizes, ones and products such as 3 x heads x head size.
+// Returns prime sizes, ones and products such as 3 x heads x head size.
 FactorSizes random_factors(Random& random) {
   static const std::vector<FactorSizes> kinds{{},
                                               {1},
@@ -149,7 +148,7 @@ std::vector<Layout> layouts_of(const std::vector<Held>& all) {
   return layouts;
 }
 
-// By brute force: which boxes of the layouts an element lies in.
+// Returns by brute force the boxes of the layouts that contain each element.
 std::vector<std::vector<int>> boxes_of_elements(const std::vector<Held>& all, int64_t elements) {
   std::vector<std::vector<int>> boxes(at(elements), std::vector<int>(all.size(), kNoBox));
   for (size_t l = 0; l < all.size(); ++l)
@@ -178,8 +177,8 @@ TEST(LayoutOf, IsWhatTheStateSaysElementByElement) {
   }
 }
 
-// Every element lies in one cell, in the boxes that the cell says; so the devices of a cell are
-// those of all its elements.
+// Every element is in one cell, in the boxes of that cell, so a cell's devices are those of all its
+// elements.
 TEST(CellsOf, PartTheValueByWhoHasIt) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -212,7 +211,7 @@ TEST(CellsOf, PartTheValueByWhoHasIt) {
   }
 }
 
-// Whether two boxes side by side make one.
+// Returns whether two adjacent boxes form one.
 bool make_one_box(const Box& a, const Box& b) {
   int differ = 0;
   bool touch = false;
@@ -234,7 +233,7 @@ TEST(CellsOf, NoTwoOfTheSameDevicesMakeOneBox) {
   }
 }
 
-// A device keeps its elements in ascending order, so the place of one is the number of those
+// A device stores its elements in ascending order, so an element's position is the number of those
 // before.
 TEST(RunsIn, FindACellInTheTensorOfEveryDeviceThatHasIt) {
   for (int seed = 0; seed < kSeeds; ++seed) {
@@ -287,8 +286,8 @@ TEST(CellsOf, HeadsOfTwoPipelines) {
               ElementsAre("[0, 4) of 0 0", "[4, 6) of 0 1", "[6, 8) of 1 1", "[8, 12) of 1 2"));
 }
 
-// One stage knows that the columns are q, k and v with heads, the other one does not: half of them
-// ends in the middle of k.
+// One stage knows that the columns are q, k and v with heads; the other does not, and half of its
+// columns ends in the middle of k.
 TEST(CellsOf, FusedQkvByHeadsAndByColumns) {
   const Cells cells = cells_of({cut_evenly({3, 4, 2}, 1, 2), cut_evenly({24}, 0, 2)});
   EXPECT_EQ(cells.factors, (FactorSizes{3, 8}));
@@ -299,7 +298,7 @@ TEST(CellsOf, FusedQkvByHeadsAndByColumns) {
                           "[2, 3) x [0, 4) of 0 1"));
 }
 
-// Grouped queries: 2 groups of 3 heads. Who cuts groups and who cuts heads inside them meet in
+// Grouped queries: 2 groups of 3 heads. Cuts of groups and of heads inside them intersect in
 // intervals of a group.
 TEST(CellsOf, GroupsAndHeadsInsideThem) {
   const Cells cells = cells_of({cut_evenly({2, 3, 4}, 0, 2), cut_evenly({2, 3, 4}, 1, 3)});
@@ -313,7 +312,7 @@ TEST(CellsOf, GroupsAndHeadsInsideThem) {
                           "[1, 2) x [8, 12) of 1 2"));
 }
 
-// What all have whole is one cell, however many factors it has.
+// A value that all have whole is one cell, however many factors it has.
 TEST(CellsOf, WholeValuesAreOneCell) {
   const Layout whole = layout_of({3, 4, 2}, {replicated()}, {4}, {{}});
   const Cells cells = cells_of({whole, whole});
@@ -416,7 +415,7 @@ TEST(CellsOf, RefuseLayoutsThatAreOfNoOneValue) {
             }),
             "slow: found a cut of factors [3, 4], expected one that fits those of the layouts "
             "before: 6 elements are no multiple of 4");
-  // The same factors, where what is cut is the outermost one only.
+  // Equal factors, with a cut of the outermost one only.
   EXPECT_NO_THROW(cells_of({cut_evenly({2, 6}, 0, 2), cut_evenly({3, 4}, 0, 3)}));
 }
 

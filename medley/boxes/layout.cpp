@@ -11,7 +11,7 @@ namespace {
 
 bool is_cut(const AxisState& axis) { return axis.holding == Holding::kSharded; }
 
-// What the device of this index on an axis has of `whole`, which begins somewhere in its factor.
+// Returns the part of `whole`, an interval of its factor, on the device of this index on an axis.
 IndexInterval piece_of(const IndexInterval& whole,
                        const std::vector<int64_t>& points,
                        int64_t devices,
@@ -56,7 +56,7 @@ Layout layout_of(const FactorSizes& factors,
                  const std::vector<CutPoints>& points) {
   MEDLEY_CHECK(mesh.size() == 1 || mesh.size() == 2);
   MEDLEY_CHECK_EQ(state.size(), mesh.size());
-  // An axis 1 of one device, if there is none.
+  // Adds an axis 1 of one device if there is none.
   const int64_t inner = mesh.size() > 1 ? mesh[1] : 1;
   const AxisState inner_state = mesh.size() > 1 ? state[1] : replicated();
   Layout layout{factors, {}, {}, {}};

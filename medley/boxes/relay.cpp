@@ -29,7 +29,7 @@ int64_t elements(const RelayTensor& tensor, int member, Ends ends) {
   throw Error(Blame::kUs, fmt::format("{}: {}", place, what));
 }
 
-// That the members of a cell rise and have all of it.
+// Checks that the members of a cell ascend and have all of it.
 void verify_ends(const std::vector<RelayEnd>& ends,
                  int64_t length,
                  size_t num_members,
@@ -52,7 +52,7 @@ void verify_ends(const std::vector<RelayEnd>& ends,
   }
 }
 
-// That what each member has of the cells lies side by side in its tensor, each element once.
+// Checks that each member's parts of the cells are adjacent in its tensor, each element once.
 void verify_cover(const RelayTensor& tensor, Ends ends, const std::string& place) {
   std::map<int, std::vector<IndexInterval>> runs;  // [member]
   for (const RelayCell& cell : tensor)
@@ -76,7 +76,7 @@ void verify_cover(const RelayTensor& tensor, Ends ends, const std::string& place
   }
 }
 
-// That whoever is in a cell puts the tensor in, or gets it out.
+// Checks that each member of a cell puts the tensor in, or gets it out.
 void verify_members(const Relay& relay, size_t tensor, const std::string& place) {
   const auto expect = [&](int member, const std::vector<int>& tensors, const char* what) {
     if (!std::ranges::binary_search(tensors, static_cast<int>(tensor)))
@@ -92,7 +92,7 @@ void verify_members(const Relay& relay, size_t tensor, const std::string& place)
   }
 }
 
-// The place in `to` of the member that keeps the cell, since it alone gives it and takes it, too.
+// Returns the place in `to` of the member that keeps the cell: its only giver, which takes it too.
 std::optional<size_t> keeper_of(const RelayCell& cell) {
   if (cell.from.size() > 1) return std::nullopt;
   const int giver = cell.from[0].member;

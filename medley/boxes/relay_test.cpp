@@ -21,7 +21,7 @@ int64_t pick_length(Random& random, int64_t least, int64_t most) {
   return std::uniform_int_distribution<int64_t>(least, most)(random);
 }
 
-// Replicas and shards, zero lengths among them, on one axis or two.
+// Returns replicas and shards, including zero lengths, on one axis or two.
 Layout random_layout(Random& random, const FactorSizes& factors) {
   std::vector<int64_t> mesh{pick_length(random, 1, 4)};
   if (pick_length(random, 0, 1)) mesh.push_back(pick_length(random, 1, 3));
@@ -76,13 +76,13 @@ Example random_example(Random& random) {
   return example;
 }
 
-// The elements of the tensor that a member has, where they lie in its own.
+// Returns a member's elements of the tensor, in its own order.
 std::vector<int64_t> elements_of(const Layout& layout, size_t device) {
   if (layout.box_of[device] == kNoBox) return {};
   return places_of(runs_of(layout.factors, layout.boxes[at(layout.box_of[device])]));
 }
 
-// Holder h has element e as 1000 h + e, so that a sum says who has been added.
+// Holder h has element e as 1000 h + e, so a sum shows its terms.
 TEST(Relay, GivesEverybodyTheSums) {
   for (int seed = 0; seed < kRelaySeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -120,7 +120,7 @@ TEST(Relay, GivesEverybodyTheSums) {
   }
 }
 
-// Two give all of it; each then takes the share that it owns, and gives that to both.
+// Two holders give all of it. Each then takes its owned share, and gives that to both.
 TEST(Relay, SumsWhereTheOwnersAre) {
   const FactorSizes factors{6};
   const Layout all = layout_of(factors, {replicated()}, {1}, {{}});
@@ -143,8 +143,8 @@ int64_t total(const std::vector<int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-// Every term of every element is sent to the one place where it is summed, and the sum from there
-// to all members that take it. A member that gives a cell alone sends it and receives none of it.
+// Every term of every element is sent to the one place that sums it, and the sum from there to all
+// takers. A cell's only giver sends it and receives none of it.
 TEST(Relay, SendsEachElementOnce) {
   for (int seed = 0; seed < kRelaySeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -157,7 +157,7 @@ TEST(Relay, SendsEachElementOnce) {
           cell.from.size() == 1 && std::ranges::any_of(cell.to, [&](const RelayEnd& end) {
             return end.member == cell.from[0].member;
           });
-      std::map<int, int64_t> next;  // [member that takes]: its pieces follow each other
+      std::map<int, int64_t> next;  // [taking member] its pieces follow each other
       int64_t own_terms = 0;
       for (size_t place = 0; place < cell.to.size(); ++place) {
         const IndexInterval piece = piece_of(cell, place);

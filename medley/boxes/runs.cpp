@@ -5,7 +5,7 @@
 namespace medley {
 namespace {
 
-// `strides`: of each factor, outermost first.
+// `strides`: per factor, outermost first.
 Runs loops_over(const Box& box, const std::vector<int64_t>& strides, int64_t start, int64_t bytes) {
   Runs runs{start * bytes, bytes, {}, {}};
   for (size_t f = box.size(); f-- > 0;) {
@@ -64,7 +64,7 @@ Runs runs_in(const FactorSizes& shard_factors,
   size_t f = factors.size();
   for (size_t m = merged.size(); m-- > 0;) {
     const IndexInterval have = interval_in(merged[m], shard);
-    int64_t first = 0, last = 0;  // that the box has of it
+    int64_t first = 0, last = 0;  // the box's part of it
     for (; f > 0 && step < merged[m].outer; --f) {
       const int64_t steps = step / merged[m].inner;
       strides[f - 1] = steps * inner;

@@ -39,7 +39,7 @@ TEST(RunsOf, RefuseABoxThatIsNotInside) {
   EXPECT_THROW(runs_of({5, 4}, {{0, 3}}), Error);
 }
 
-// The second half of the heads of a fused weight, as a device keeps it: k and v without q.
+// The second half of a fused weight's heads, as a device stores it: k and v without q.
 TEST(RunsIn, AShardHasOnlyWhatItHas) {
   const FactorSizes factors{3, 4, 2};
   const Box shard{{0, 3}, {2, 4}, {0, 2}};
@@ -68,7 +68,7 @@ TEST(Split, EveryIntervalIsFewBoxesInOrder) {
         const std::vector<Box> boxes = split({begin, end}, finer);
         ASSERT_LE(boxes.size(), most);
         for (const Box& box : boxes) {
-          // Neighbours, from where the one before has ended.
+          // Neighbours, from the previous end on.
           const Runs runs = runs_of(finer, box);
           ASSERT_EQ(runs, (Runs{next, volume(box), {}, {}}));
           next += runs.length;
