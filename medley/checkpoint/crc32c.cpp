@@ -10,7 +10,7 @@ constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
 constexpr size_t kWord = 8;
 using Tables = std::array<std::array<uint32_t, 256>, kWord>;
 
-// tables[k][b]: what byte b does to the checksum when k more follow it.
+// tables[k][b]: the effect of byte b on the checksum if k more follow it.
 constexpr Tables make_tables() {
   Tables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -50,7 +50,7 @@ uint32_t add_words(uint32_t value, std::string_view&) { return value; }
 constexpr bool kHasInstruction = false;
 #endif
 
-// Words as they lie in memory of little-endian machines, which all of ours are.
+// Reads words in the byte order of little-endian machines, the only supported ones.
 uint32_t add_words_by_table(uint32_t value, std::string_view& bytes) {
   for (; bytes.size() >= kWord; bytes.remove_prefix(kWord)) {
     const uint64_t word = word_at(bytes.data()) ^ value;

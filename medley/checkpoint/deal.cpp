@@ -14,10 +14,10 @@
 namespace medley {
 namespace {
 
-// Who has a box: a holding stage of the value and a device of its mesh.
+// A holder of a box: a stage of the value and a device of its mesh.
 struct Holder {
   int stage, device;
-  int number;  // of the device among those of all stages
+  int number;  // the device among those of all stages
 };
 
 struct Piece {
@@ -26,7 +26,7 @@ struct Piece {
   const std::vector<Holder>* holders;
 };
 
-// At the outermost factor of which a box has several elements, into pieces of at most `bytes` each.
+// Divides at the outermost factor with several elements, into pieces of at most `bytes` bytes each.
 std::vector<Box> divide(const Box& box, int64_t bytes_of_one, int64_t bytes) {
   const int64_t count = std::max<int64_t>(1, (volume(box) * bytes_of_one + bytes - 1) / bytes);
   for (size_t f = 0; f < box.size(); ++f) {
@@ -81,7 +81,7 @@ class Dealer {
   void add(int v, const Cells& cells, int64_t share, Deal& deal) {
     const HeldValue& value = values_[at(v)];
     const int64_t bytes = bytes_per_element(value.dtype);
-    // What nobody cuts is divided by rows.
+    // Uncut values are divided by rows.
     const bool is_whole = cells.cells.size() == 1;
     const FactorSizes& factors = is_whole ? value.shape : cells.factors;
     StoredValue stored{value.kind, value.name, value.dtype, value.shape, factors, {}, {}};
@@ -118,7 +118,7 @@ class Dealer {
     return &found;
   }
 
-  // Those that few hold first, then the largest; each to whoever has least so far.
+  // Gives boxes with few holders first, then the largest, each to the holder with least so far.
   void give(Deal& deal) {
     std::vector<size_t> order(pieces_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -145,7 +145,7 @@ class Dealer {
 
   static constexpr int64_t kUndivided = int64_t{1} << 60;
   const std::vector<HeldValue>& values_;
-  std::vector<int> first_;  // [stage] number of its first device
+  std::vector<int> first_;  // [stage] its first device's number
   int num_devices_ = 0;
   std::vector<Piece> pieces_;
   std::deque<std::vector<Holder>> holders_;

@@ -42,7 +42,7 @@ std::vector<int64_t> bytes_of(const Deal& dealt) {
   return bytes;
 }
 
-// All hold everything, and one value is most of it: it is cut by rows.
+// All store everything, and one value is most of it: it is cut by rows.
 TEST(Deal, CopiesAreWrittenInEqualParts) {
   const Deal dealt = deal({value_of("large", {1000, 30}, {copies({1000, 30}, 4)}),
                            value_of("small", {30}, {copies({30}, 4)})},
@@ -54,7 +54,7 @@ TEST(Deal, CopiesAreWrittenInEqualParts) {
   EXPECT_EQ(dealt.values[0].boxes[0], (Box{{0, 250}, {0, 30}}));
 }
 
-// Halves here, thirds there: cells, each by somebody who has all of it.
+// Halves here, thirds there: each cell is written by a device with all of it.
 TEST(Deal, OfSeveralPipelinesEachCellIsWrittenOnce) {
   const Deal dealt = deal(
       {value_of("w", {12, 2}, {rows({12, 2}, {0, 6, 12}), rows({12, 2}, {0, 4, 8, 12})})}, {2, 3});
@@ -67,13 +67,13 @@ TEST(Deal, OfSeveralPipelinesEachCellIsWrittenOnce) {
       EXPECT_EQ(dealt.writers[w], (each.holder == 0 ? 0 : 2) + each.device);
 }
 
-// Of the optimizer's state some devices may hold nothing, and one stage may hold none of a value.
+// Some devices may have none of the optimizer's state, and a stage none of a value.
 TEST(Deal, WhoHoldsNothingWritesNothing) {
   const Deal dealt = deal({value_of("w", {8}, {rows({8}, {0, 0, 8})})}, {2, 1});
   EXPECT_THAT(dealt.writers, ElementsAre(1));
 }
 
-// A tensor is held whole, whatever part of it is written.
+// A tensor is stored whole, whichever part of it is written.
 TEST(Deal, WhoWritesARowHoldsAllThatItHasOfTheValue) {
   ProgramDeal dealt{{value_of("large", {1000, 30}, {copies({1000, 30}, 2)}),
                      value_of("cut", {20}, {rows({20}, {0, 5, 20})})},

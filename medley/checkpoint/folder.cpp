@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kStep = "step-";
 constexpr const char* kTemporary = ".tmp";
-// What a newer checkpoint of the same step is about to replace: as good as any until then.
+// The checkpoint that a newer one of the same step is about to replace: valid until then.
 constexpr const char* kReplaced = ".replaced";
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kCommit = "COMMIT";
@@ -23,8 +23,8 @@ std::string final_folder(const std::string& folder, int64_t step) {
 }
 
 struct ParsedName {
-  int64_t step = -1;  // it is none of ours
-  std::string end;    // behind the number
+  int64_t step = -1;  // -1: another entry
+  std::string end;    // after the number
 };
 
 ParsedName parse_name(std::string_view name) {
@@ -41,7 +41,7 @@ ParsedName parse_name(std::string_view name) {
 }
 
 void remove_folder(Files& files, const std::string& path) {
-  // First what makes it a checkpoint.
+  // Removes the COMMIT first.
   if (const std::string commit = join_path(path, kCommit); files.exists(commit)) {
     files.remove(commit);
     files.sync(path);
@@ -121,7 +121,7 @@ void retire_checkpoints(Files& files, const std::string& folder, const Retention
     if (stays) last = each.step;
     if (stays)
       ++kept;
-    else if (newest >= 0)  // nothing goes before a newer one is complete
+    else if (newest >= 0)  // keeps all until a newer one is complete
       remove_folder(files, each.path);
   }
   for (const std::string& name : files.list(folder)) {
@@ -140,7 +140,7 @@ Manifest open_checkpoint(Files& files, const std::string& path) {
                   fmt::format("{}: found no {}, expected a complete checkpoint",
                               path,
                               each.substr(path.size() + 1)));
-  constexpr int64_t kCommitBytes = 65;  // one more is another
+  constexpr int64_t kCommitBytes = 65;  // one more marks another content
   const std::string text = files.read(manifest);
   const std::string expected =
       files.read_range(commit, 0, std::min(files.size(commit), kCommitBytes + 1));

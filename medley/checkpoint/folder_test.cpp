@@ -23,7 +23,7 @@ const std::string kRun = "run";
 
 std::string bytes_of(int64_t step) { return "the bytes of step " + std::to_string(step) + "....."; }
 
-// A value of one byte an element, in two files.
+// Returns a value with one byte per element, in two files.
 Manifest make_manifest(int64_t step) {
   Manifest manifest;
   manifest.state.step = step;
@@ -48,7 +48,7 @@ void save(Files& files, int64_t step, const Retention& retention = {.keep = 1}) 
   retire_checkpoints(files, kRun, retention);
 }
 
-// Reads the newest, every byte of it.
+// Reads every byte of the newest checkpoint.
 int64_t newest(Files& files) {
   for (const FoundCheckpoint& found : find_checkpoints(files, kRun)) {
     if (!found.is_complete) continue;
@@ -84,12 +84,12 @@ int calls_of_a_save() {
   return files.calls() - before;
 }
 
-// Whatever call fails, the old or the new one is there: also after a power cut, and another save
+// If any call fails, the old or the new one is intact, also after a power cut, and another save
 // succeeds.
 TEST(CheckpointFolder, AFaultAtAnyCallLeavesTheOldOrTheNew) {
   const int calls = calls_of_a_save();
   EXPECT_GT(calls, 15);
-  for (const int64_t step : {1, 2})  // replaced, or beside the old one
+  for (const int64_t step : {1, 2})  // replaced, or in addition to the old one
     for (int n = 0; n < calls + 5; ++n)
       for (const bool crashes : {false, true}) {
         SCOPED_TRACE(fmt::format("step {}, call {}, crash {}", step, n, crashes));
@@ -114,7 +114,7 @@ TEST(CheckpointFolder, AFaultAtAnyCallLeavesTheOldOrTheNew) {
       }
 }
 
-// A machine that stops between two calls, so that nothing after the first is done at all.
+// A machine that stops between two calls, without executing any later one.
 class Stopping : public MemoryFiles {
  public:
   explicit Stopping(MemoryFiles files, int calls)
@@ -241,7 +241,7 @@ TEST(CheckpointFolder, WhatHasChangedIsRefusedByName) {
               HasSubstr("found no manifest.json, expected a complete checkpoint"));
 }
 
-// Any bit of any file, and any length of it, is found out before a byte of it is used.
+// Any changed bit and any length of a file is detected before a byte of it is used.
 TEST(CheckpointFolder, EveryBitAndEveryTruncationIsSeen) {
   const MemoryFiles good = with_step_one();
   for (const std::string name : {"0.safetensors", "1.safetensors", "manifest.json", "COMMIT"}) {

@@ -1,6 +1,5 @@
-// Whatever stands in the folder of a checkpoint, whoever wrote it: it is read as what it says, or
-// refused in one sentence that names the file, and takes no more memory than a multiple of what is
-// there.
+// Any content of a checkpoint's folder is read correctly, or refused with one sentence that names
+// the file. It takes at most a multiple of the folder's size in memory.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -116,7 +115,7 @@ MemoryFiles sample() {
 
 std::string good(const std::string& name) { return sample().read(path_of(name)); }
 
-// As a run does that keeps the values of the sample.
+// Reads like a run with the sample's values.
 void read_all(Files& files, const std::string& folder) {
   const Manifest manifest = open_checkpoint(files, folder);
   check_checkpoint(files, folder, manifest);
@@ -135,7 +134,7 @@ void read_all(Files& files, const std::string& folder) {
   read_checkpoint(files, folder, manifest, wanted);
 }
 
-// As somebody does who can compute hashes.
+// Commits like an attacker with access to hashes.
 void commit(Files& files) {
   files.write(path_of("COMMIT"), sha256_hex(files.read(path_of("manifest.json"))) + "\n");
 }
@@ -147,7 +146,7 @@ int64_t bytes_of(Files& files) {
   return bytes;
 }
 
-// Returns the sentence, "" if it was read.
+// Returns the error, "" if reading succeeded.
 std::string refusal(Files& files) {
   const size_t room = 64 * at(bytes_of(files)) + (size_t{1} << 20);
   const size_t before = bytes_now;
@@ -178,7 +177,7 @@ struct Trials {
   }
 };
 
-// One to three of: a bit, some bytes more, less, again, or others, the end.
+// Applies one to three changes: a bit; some bytes more, less, repeated or replaced; the end.
 std::string damaged(std::string bytes, std::mt19937& random) {
   const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
   for (size_t edits = 1 + below(3); edits > 0; --edits) {
@@ -223,7 +222,7 @@ TEST(HostileCheckpoint, DamageIsRefusedBySentence) {
   EXPECT_GE(trials.tried, 950);
 }
 
-// The header of a file is its length, JSON, then tensors.
+// Returns the header: its length, then JSON, in front of the tensors.
 std::string header_of(const std::string& bytes) {
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
@@ -259,7 +258,7 @@ TEST(HostileCheckpoint, DamageUnderRightHashesIsRefusedBySentence) {
     }
     trials.try_one(files);
   }
-  EXPECT_GE(trials.refused, 500);  // others say something else, but something
+  EXPECT_GE(trials.refused, 500);  // the others change the content
 }
 
 // Calls with every place in a value, the outermost first.
@@ -288,7 +287,7 @@ const std::vector<Json>& strange_values() {
   return values;
 }
 
-// Calls with a copy of a text of JSON for each of its places and each strange value there.
+// Calls with a copy of a JSON text for each of its places and each strange value there.
 void for_each_strange(const std::string& text,
                       const std::function<void(const std::string&)>& call) {
   Json json = Json::parse(text);
@@ -296,7 +295,7 @@ void for_each_strange(const std::string& text,
   for_each_place(json, [&](Json& place) { places.push_back(&place); });
   for (Json* place : places)
     for (const Json& strange : strange_values()) {
-      Json before = std::exchange(*place, strange);  // what lies inside stays where it is
+      Json before = std::exchange(*place, strange);  // inner values stay in place
       const std::string changed = json.dump();
       *place = std::move(before);
       call(changed);
@@ -368,7 +367,7 @@ TEST(HostileCheckpoint, ForeignFilesAreRefusedBySentence) {
   EXPECT_GE(trials.tried, 300);
 }
 
-// What of small text would be large in memory, or take long.
+// Small texts that would need much memory or time.
 TEST(HostileCheckpoint, SmallTextsCauseLittleWork) {
   const auto with = [&](const std::function<void(Json&)>& change) {
     MemoryFiles files = sample();
@@ -389,8 +388,8 @@ TEST(HostileCheckpoint, SmallTextsCauseLittleWork) {
                 json["values"][0]["boxes"][1] = {1, 2, 2, 0, 2, 0, 3};
               }),
               HasSubstr("over one another"));
-  // Each box lies inside of the one before, but for a factor of its own: the ends of all cut the
-  // whole into 100 million cells.
+  // Each box is inside of the previous one, except in its own factor. All their ends cut the whole
+  // into 100 million cells.
   EXPECT_THAT(with([&](Json& json) {
                 Json& value = json["values"][1];
                 value["shape"] = value["factors"] = {200, 200, 200, 200, 100};
@@ -405,7 +404,7 @@ TEST(HostileCheckpoint, SmallTextsCauseLittleWork) {
               HasSubstr("expected"));
 }
 
-// What is no file at all does not block, and is not read without end.
+// Non-files do not block, and are not read without end.
 TEST(HostileCheckpoint, WhatIsNoFileIsRefused) {
   namespace fs = std::filesystem;
   const fs::path root = fs::path(::testing::TempDir()) / "hostile_checkpoint";

@@ -48,7 +48,7 @@ std::string print_state(const TrainingState& state) {
   return text + fmt::format("  \"versions\": {},\n", print_map(state.versions, json_string));
 }
 
-// File, then start and size in each factor.
+// Prints the file, then start and size in each factor.
 void print_box(const StoredValue& value, size_t box, std::string& text) {
   fmt::format_to(std::back_inserter(text), "{}[{}", box == 0 ? "" : ",", value.files[box]);
   for (const IndexInterval& each : value.boxes[box])

@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// By kind and name; parameters first, so that they are what a message is about.
+// By kind and name; parameters first, so that messages name them.
 using Descriptions = std::map<std::pair<std::string, std::string>, std::string>;
 
 template <typename Value>
@@ -50,7 +50,7 @@ void require_match(const Manifest& manifest,
   std::set<std::string> may_lack;
   for (const HeldValue& value : values)
     if (!value.changes) may_lack.insert(value.name);
-  // Of a run that kept none.
+  // A run without averages.
   const auto is_average = [](const auto& value) {
     const auto& [kind, name] = value.first;
     return kind == "state" && role_of_state(name).kind == StateRole::Kind::kAverage;

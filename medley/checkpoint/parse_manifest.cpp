@@ -77,7 +77,7 @@ StoredFile read_file(const JsonPlace& place) {
   return file;
 }
 
-// A product of sizes that stays far below what 64 bits hold.
+// Reads sizes whose product stays far below the limit of 64 bits.
 std::vector<int64_t> read_sizes(const JsonPlace& place) {
   std::vector<int64_t> sizes = read_integers(place, 0, kMostElements);
   if (sizes.size() > kMostDims) place.refuse(fmt::format("at most {} sizes", kMostDims));
@@ -90,7 +90,7 @@ std::vector<int64_t> read_sizes(const JsonPlace& place) {
   return sizes;
 }
 
-// There may be a hundred thousand: what is right costs no texts.
+// Reads one of possibly a hundred thousand boxes, so it builds texts only for errors.
 void read_box(const JsonPlace& boxes, size_t i, size_t num_files, StoredValue& value) {
   const nlohmann::json& json = (*boxes.json)[i];
   const size_t expected = 1 + 2 * value.factors.size();

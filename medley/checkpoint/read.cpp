@@ -16,7 +16,7 @@ namespace medley {
 namespace {
 
 constexpr int64_t kMostPiecesAtOnce = 16;
-constexpr size_t kDigits = 8;  // of a checksum
+constexpr size_t kDigits = 8;  // per checksum
 
 // Finds values by kind and name.
 class Inventory {
@@ -50,7 +50,7 @@ class Inventory {
   std::map<std::pair<std::string, std::string>, const StoredValue*> values_;
 };
 
-// One file of a checkpoint, as its header and the manifest describe it.
+// One file of a checkpoint, by its header and the manifest.
 class FileReader {
  public:
   FileReader(Files& files, const std::string& folder, const StoredFile& stored)
@@ -71,7 +71,7 @@ class FileReader {
   void read(const StoredValue& value, const TensorReads& reads) const {
     read(value, reads, ranges_of(reads, tensor_bytes(value, reads.box)));
   }
-  // Reads all of a tensor, and keeps nothing.
+  // Reads all of a tensor, and keeps no bytes.
   void check(const StoredValue& value, int box) const {
     read(value, {0, box, {}}, {{0, tensor_bytes(value, box)}});
   }
@@ -141,7 +141,7 @@ class FileReader {
     for (const TensorReads::Part& part : reads.parts) copy(part, bytes, block);
   }
 
-  // Runs of a part rise, so those that the block has follow each other.
+  // A part's runs ascend, so those in the block are consecutive.
   static void copy(const TensorReads::Part& part,
                    const std::string& bytes,
                    const IndexInterval& block) {

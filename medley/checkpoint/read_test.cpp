@@ -32,7 +32,7 @@ std::vector<std::string> names(int count) {
   return names;
 }
 
-// Several pipelines, or one mesh of one axis or two, with states apart from their parameters.
+// Returns several pipelines, or a 1-D or 2-D mesh, with states placed apart from their parameters.
 Program random_program(const Graph& graph, uint64_t seed, const Optimizer& optimizer = {}) {
   const Cluster cluster = [] {
     Cluster cluster;
@@ -47,7 +47,7 @@ Program random_program(const Graph& graph, uint64_t seed, const Optimizer& optim
   return lower(graph, draw(graph, names(std::max(2, count)), 12, seed), cluster, optimizer);
 }
 
-// What every device has of every value; element e of value v has the bytes of v, e.
+// Every device's part of every value; element e of value v has the bytes of v, e.
 struct Memory {
   std::vector<HeldValue> values;
   std::map<std::tuple<int, int, int>, std::string> shards;  // by value, holder, device
@@ -179,7 +179,7 @@ TEST(Match, AveragesMayStartFromTheWeights) {
             "run: state \"average:fc1.bias\": found none, expected f32[32]");
 }
 
-// Any plan writes what any other reads: every byte on every device.
+// Any plan's checkpoint is readable under any other: every byte on every device.
 TEST(Checkpoint, IsWrittenUnderOnePlanAndReadUnderAnother) {
   const Graph graph = mlp();
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {

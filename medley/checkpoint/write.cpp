@@ -16,7 +16,7 @@
 namespace medley {
 namespace {
 
-// Calls copy(place in memory, offset from begin, length) for each stretch of neighbours.
+// Calls copy(address, offset from begin, length) for each contiguous stretch.
 template <typename Copy>
 void for_each_stretch(const Runs& runs, int64_t begin, int64_t end, Copy copy) {
   for (int64_t next = begin; next < end;) {
@@ -27,7 +27,7 @@ void for_each_stretch(const Runs& runs, int64_t begin, int64_t end, Copy copy) {
   }
 }
 
-constexpr int64_t kWritten = 4 * kPieceBytes;  // at once
+constexpr int64_t kWritten = 4 * kPieceBytes;  // bytes per write
 constexpr std::align_val_t kAligned{Files::kBlockBytes};
 
 }  // namespace
@@ -93,8 +93,7 @@ bool TensorFileWriter::next() {
 
 StoredFile TensorFileWriter::file() const { return file_; }
 
-// Returns the next bytes of the tensor that a checksum covers: where they lie if they are
-// neighbours, else gathered.
+// Returns the tensor's next checksummed bytes, in place if contiguous, else gathered.
 std::string_view TensorFileWriter::piece() {
   const TensorSource& tensor = tensors_[tensor_];
   const int64_t begin = offset_, end = std::min(begin + kPieceBytes, tensor.runs.total());
