@@ -29,7 +29,7 @@ void set_rules(CLI::App& app, CLI::Option* option, const ArgumentRules& rules) {
         fmt::format("{{{}}}", fmt::join(rules.one_of, ","))));
 }
 
-// The numbers that an option takes, for people.
+// Returns the range of an option's numbers.
 std::string numbers_text(const ArgumentRules& rules) {
   if (rules.least && rules.most)
     return fmt::format("a number from {} to {}", *rules.least, *rules.most);
@@ -46,7 +46,7 @@ std::string check_number(const std::string& found, const ArgumentRules& rules) {
   return fmt::format("found \"{}\", expected {}", found, numbers_text(rules));
 }
 
-// The first of the arguments that a command does not take, and the option that it may be meant for.
+// Returns the first argument that a command does not take, and the option closest to it.
 std::string unknown_text(const CLI::App& command) {
   const std::vector<std::string> left = command.remaining(true);
   const auto option =
@@ -59,7 +59,7 @@ std::string unknown_text(const CLI::App& command) {
   return fmt::format("found {}, expected an option{}", *option, suggestion(*option, names));
 }
 
-// The option parser's own messages may have several lines.
+// Joins the option parser's own messages, which may have several lines.
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
@@ -145,7 +145,7 @@ std::optional<std::string> ArgumentParser::parse(const std::vector<std::string>&
   CLI::App& app = parser_->app;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(std::move(reversed));       // it takes them from the back
+    app.parse(std::move(reversed));       // the parser takes them from the back
   } catch (const CLI::Success& wanted) {  // --help, --version
     app.exit(wanted, out, out);
     return std::nullopt;

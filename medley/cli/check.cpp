@@ -20,7 +20,7 @@
 namespace medley {
 namespace {
 
-// What was read so far; the last of each kind counts where files have to fit together.
+// The files read so far. The last of each type counts for checks across files.
 struct Read {
   std::optional<Graph> graph;
   std::optional<Cluster> cluster;
@@ -29,7 +29,7 @@ struct Read {
   std::vector<std::pair<std::string, LayerPlan>> layer_plans;
 };
 
-// Reads every byte of a checkpoint, or of all that are complete in a folder of them.
+// Reads every byte of a checkpoint, or of all complete ones in a folder.
 std::string read_checkpoints(Files& files, const std::string& path) {
   std::vector<FoundCheckpoint> found = find_checkpoints(files, path);
   if (found.empty()) found.push_back({path, 0, true});
@@ -49,7 +49,7 @@ std::string read_checkpoints(Files& files, const std::string& path) {
              : fmt::format("{} checkpoints, the last after {} steps, {} bytes", count, step, bytes);
 }
 
-// Reads one file by the end of its name, or a folder, and says what it is.
+// Reads one file by the end of its name, or a folder, and describes it.
 std::string read_one(const std::string& path, Session& session, Read& read) {
   if (session.files.kind(path) == FileKind::kDirectory)
     return read_checkpoints(session.files, path);
@@ -81,7 +81,7 @@ std::string read_one(const std::string& path, Session& session, Read& read) {
                           path));
 }
 
-// Everything that can be known without running: names, rows, choices, memory.
+// Checks everything possible without running: names, rows, choices, memory.
 void check_fit(const std::string& path, const Plan& plan, const Read& read) {
   verify_plan(plan, path, *read.graph, *read.cluster);
   const GraphAnalysis analysis = analyse(*read.graph, {});
@@ -97,7 +97,7 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
                 fmt::format("{}: {}", path, to_string(explain_misfit(plan, request))));
 }
 
-// The ops that every device computes whole, since nothing is known of them; "" if there are none.
+// Returns the ops without a rule, which every device computes whole; "" if there are none.
 std::string without_rules(const Graph& graph) {
   std::set<std::string> names;
   for (const Op& op : graph.ops)
@@ -109,7 +109,7 @@ std::string without_rules(const Graph& graph) {
       fmt::join(names, ", "));
 }
 
-// The sentence on what a lack of files left unchecked; "" if nothing was.
+// Returns the sentence on checks skipped for lack of files; "" if there are none.
 std::string not_checked(const Read& read) {
   if (read.plans.empty() || (read.graph && read.cluster)) return "";
   return fmt::format("Not checked: whether a plan fits {}. Name {} beside it.\n",

@@ -48,7 +48,7 @@ class Cli : public ::testing::Test {
   MemoryFiles files;
 };
 
-// The set of commands is part of the interface, and each says how it is used.
+// The set of commands is part of the interface, and each describes its use.
 TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
   std::vector<std::string> names;
   for (const auto& [name, help] : cli_verbs()) {
@@ -62,7 +62,7 @@ TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
               ElementsAre("plan", "compare", "explain", "simulate", "memory", "check", "list"));
 }
 
-// A row for each strategy, whichever there are.
+// One row per strategy.
 TEST_F(Cli, ListsAllStrategies) {
   const Result table = run({"list", "strategies"});
   EXPECT_THAT(table.out, StartsWith("strategy "));
@@ -111,7 +111,7 @@ TEST_F(Cli, JsonParses) {
   }
 }
 
-// One sentence on standard error, nothing on standard output, and nothing written.
+// One sentence on standard error, empty standard output, and no file written.
 TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
   files.write("empty.json", "");
   files.write("other.json", R"({"format": "medley-plan", "version": 2})");
@@ -146,7 +146,7 @@ TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
   }
 }
 
-// In the form of all other errors, with the name that may be meant.
+// In the form of all other errors, with the closest name.
 TEST_F(Cli, WrongArgumentsAreNamedWithWhatIsExpected) {
   const auto said = [&](const std::vector<std::string>& arguments) { return run(arguments).err; };
   EXPECT_EQ(
@@ -162,7 +162,7 @@ TEST_F(Cli, WrongArgumentsAreNamedWithWhatIsExpected) {
             "medley list --help\n");
 }
 
-// A plan for another graph is refused without a cluster, too.
+// A plan for another graph is refused even without a cluster.
 TEST_F(Cli, CheckSaysWhatItDoesNotCheck) {
   ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
   EXPECT_THAT(run({"check", "plan.json"}).out,
@@ -180,7 +180,7 @@ TEST_F(Cli, CheckSaysWhatItDoesNotCheck) {
               HasSubstr("each device computes them whole: aten.mmm.default."));
 }
 
-// What is wrong whatever the graph is needs no graph to be seen; the rest is said of the file too.
+// Errors independent of the graph are found without one; all errors name the file.
 TEST_F(Cli, CheckNamesTheFileOfAPlanAndWhatWouldBeRight) {
   const std::string plan = R"({"format": "medley-plan", "version": 1, "global_batch": 64,
     "pipelines": [{"microbatches": [{"rows": 64, "lengths": [26, ROWS]}], "stages": [{
@@ -205,7 +205,7 @@ TEST_F(Cli, CheckNamesTheFileOfAPlanAndWhatWouldBeRight) {
                          "permit \"q even\", expected \"replicate\", a label ("));
 }
 
-// A terminal would obey the names of files.
+// A terminal would obey control characters in file names.
 TEST_F(Cli, ControlCharactersAreShown) {
   const Result result = run({"check", "\x1b[31mred.json"});
   EXPECT_EQ(result.err, "\\x1b[31mred.json: found no such file, expected a plan\n");
@@ -223,7 +223,7 @@ TEST_F(Cli, WhatDoesNotFitSaysSo) {
   EXPECT_THAT(result.err, HasSubstr("and has 8 KiB"));
 }
 
-// Whatever states and choices a plan names, it is refused or it is lowered: nothing in between.
+// Any states and choices in a plan are either refused or lowered.
 TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
   LocalFiles local;
   const Plan seed = parse_plan(local.read("tests/data/plans/mlp_choices.json"), "mlp_choices.json");
@@ -270,7 +270,7 @@ TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
   EXPECT_LT(accepted, rounds);
 }
 
-// Whatever call fails, there is a whole plan: the old one or the new one.
+// If any call fails, there is a whole plan: the old one or the new one.
 TEST_F(Cli, AFailingDiskIsCode3AndTearsNoFile) {
   ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
   const std::string before = files.read("plan.json");

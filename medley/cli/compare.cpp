@@ -25,19 +25,20 @@ struct CompareArguments {
   std::vector<std::string> strategies;
 };
 
-// One strategy's plan as the simulator sees it, or why there is none.
+// The simulation of one strategy's plan, or why there is none.
 struct StrategyRow {
   std::string strategy;
   std::optional<Infeasible> infeasible{};
   Nanoseconds step, slowest_computes;
-  double utilisation = 0;                                     // mean of all devices
-  int64_t traffic = 0;                                        // bytes over all links
-  std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
+  double utilisation = 0;  // mean over all devices
+  int64_t traffic = 0;     // bytes over all links
+  // by device type: most used, available
+  std::map<std::string, std::pair<int64_t, int64_t>> memory;
   size_t microbatches = 0;
-  // Of each pipeline: its stages, and its devices by kind.
+  // [pipeline] its stages, and its devices by type.
   std::vector<std::pair<size_t, std::map<std::string, size_t>>> pipelines;
-  size_t stages = 0, recomputing = 0;      // those that compute blocks or all of it again
-  std::map<std::string, size_t> not_used;  // devices by kind
+  size_t stages = 0, recomputing = 0;      // stages that recompute blocks or everything
+  std::map<std::string, size_t> not_used;  // devices by type
 };
 
 StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
@@ -79,7 +80,7 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   return row;
 }
 
-// "4 A100, 2 V100".
+// Returns "4 A100, 2 V100".
 std::string kinds_text(const std::map<std::string, size_t>& kinds) {
   std::string text;
   for (const auto& [kind, count] : kinds)
@@ -87,7 +88,7 @@ std::string kinds_text(const std::map<std::string, size_t>& kinds) {
   return text;
 }
 
-// "2 pipelines: 2 stages on 4 A100; 3 stages on 2 A100, 2 V100", those that are alike once.
+// Returns "2 pipelines: 2 stages on 4 A100; 3 stages on 2 A100, 2 V100", equal ones once.
 std::string pipelines_text(const StrategyRow& row) {
   std::string text;
   for (size_t p = 0; p < row.pipelines.size();) {

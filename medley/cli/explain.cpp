@@ -35,9 +35,9 @@ Json devices_json(const Plan& plan, const Pipeline& pipeline, size_t number) {
     std::vector<int64_t> lengths;
     int64_t sum = 0;
     for (const Microbatch& microbatch : microbatches) {
-      // A mesh of two axes divides rows along the first.
+      // A 2-D mesh divides rows along the first axis.
       const size_t at = d * static_cast<size_t>(stage.mesh.shape[0]) / stage.mesh.devices.size();
-      // Without a graph nobody has verified the plan: it may have too few lengths.
+      // Without a graph the plan is unverified: it may have too few lengths.
       lengths.push_back(at < microbatch.lengths.size() ? microbatch.lengths[at] : microbatch.rows);
       sum += lengths.back();
     }
@@ -49,7 +49,7 @@ Json devices_json(const Plan& plan, const Pipeline& pipeline, size_t number) {
   return rows;
 }
 
-// What the plan says about states, batch, ops and updates, with its meaning.
+// Returns the plan's entries on placements, batch, ops and updates, with their meaning.
 Json entries_json(const Plan& plan, const Stage& stage) {
   Json rows = Json::array();
   const auto add = [&](const char* what, const Choices& choices, bool states) {
@@ -68,10 +68,10 @@ Json entries_json(const Plan& plan, const Stage& stage) {
   return rows;
 }
 
-// Plans with more entries are not written by hand: their ops are counted.
+// Larger plans are not hand-written: their ops are counted.
 constexpr size_t kManyEntries = 16;
 
-// What became of all ops and parameters, or, if there is no graph, what the plan says.
+// Returns the expansion of all ops and parameters or, without a graph, the plan's entries.
 Json groups_json(const Plan& plan, const Stage& stage, const Completed* completed) {
   if (completed) return groups_json(plan, ops_said(*completed), parameters_said(*completed));
   std::vector<Said> ops, stored;
@@ -80,7 +80,7 @@ Json groups_json(const Plan& plan, const Stage& stage, const Completed* complete
   return groups_json(plan, ops, stored);
 }
 
-// Kinds, memory and times.
+// Adds device types, memory and times.
 void add_measures(Json& json,
                   const Program& program,
                   const CostModel& costs,
@@ -88,7 +88,7 @@ void add_measures(Json& json,
                   const std::vector<DeviceMemory>& memory,
                   int64_t rows) {
   const double step = to_seconds(simulation.step).value;
-  // Whoever comes last to a communication waits for nobody in it.
+  // The last device to reach a communication does not wait in it.
   Nanoseconds communicates = simulation.step;
   std::vector<size_t> next(program.stages.size());
   for (size_t d = 0; d < simulation.devices.size(); ++d) {
@@ -112,7 +112,7 @@ void add_measures(Json& json,
     json["bubble_share"] = simulation.bubble();
 }
 
-// What stages and pipelines do beside each other.
+// Adds the simulated activity of stages and pipelines.
 void add_simulated(Json& json,
                    const GraphAnalysis& analysis,
                    const Plan& plan,
@@ -171,14 +171,14 @@ Json ops_json(const Completed& completed) {
   return rows;
 }
 
-// "all-reduce".
+// Returns "all-reduce".
 std::string kind_text(CommunicationKind kind) {
   std::string text = to_string(kind);
   std::ranges::replace(text, '_', '-');
   return text;
 }
 
-// `bytes`: what the first device puts in for the first micro-batch, or receives of another stage.
+// `bytes`: the first device's input for the first micro-batch, or its receive from another stage.
 Json communications_json(const LoweredStage& stage) {
   Json rows = Json::array();
   for (const Communication& communication : stage.communications) {
@@ -195,7 +195,7 @@ Json communications_json(const LoweredStage& stage) {
   return rows;
 }
 
-// By parameter, which pipelines update it.
+// Returns the updating pipelines of each parameter.
 Json owners_json(const Plan& plan) {
   Json rows = Json::array();
   for (const auto& [pattern, text] : plan.owners)
@@ -208,7 +208,7 @@ std::string count_text(size_t count, std::string_view what, std::string_view plu
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
 }
 
-// ", 2 pipelines of 1 to 3 stages"; nothing of one stage.
+// Returns ", 2 pipelines of 1 to 3 stages", or "" for one stage.
 std::string pipelines_phrase(const Plan& plan) {
   size_t least = 0, most = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
@@ -244,7 +244,7 @@ std::string summary(const Plan& plan) {
                               : "");
 }
 
-// "bf16 is computed in f16 by V100-16GB (the loss is scaled), in f32 by P100-16GB."
+// Returns "bf16 is computed in f16 by V100-16GB (the loss is scaled), in f32 by P100-16GB."
 std::string types_text(const Json& types) {
   std::string out;
   for (const auto& [kind, dtype] : types.items()) {
@@ -267,7 +267,7 @@ std::string cell_text(const std::string& key, const Json& value) {
   return value.dump();
 }
 
-// The keys of the first row without their units are the header.
+// The header is the keys of the first row without their units.
 std::string table_text(const Json& rows) {
   std::vector<std::string> header;
   for (const auto& [key, value] : rows.at(0).items()) {
@@ -287,7 +287,7 @@ std::string table_text(const Json& rows) {
   return table.text();
 }
 
-// Devices of the cluster that the plan has no work for.
+// Returns the devices of the cluster without work in the plan.
 Json not_used_json(const Plan& plan, const Cluster& cluster) {
   std::set<std::string_view> used;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -309,7 +309,7 @@ std::string not_used_text(const Json& names) {
   return out + ".\n";
 }
 
-// Rows of one stage; of several, each says which: a number, or of several pipelines a name.
+// Adds one stage's rows. With several stages, each row has the number or name of its stage.
 void add_rows(Json& all, const Json& rows, const Json& stage, const Program& program) {
   if (all.is_null()) all = Json::array();
   for (const Json& row : rows) {
@@ -320,7 +320,7 @@ void add_rows(Json& all, const Json& rows, const Json& stage, const Program& pro
   }
 }
 
-// What a stage computes again rather than keep.
+// Returns the text on a stage's recomputation.
 std::string recompute_text(std::string_view recompute) {
   if (recompute == Stage().recompute) return "";
   return fmt::format(
@@ -329,7 +329,7 @@ std::string recompute_text(std::string_view recompute) {
       recompute == "all" ? "comes into the stage" : "crosses between blocks");
 }
 
-// "stage 0/1, layers 6-11, from h.3.ln_1/native_layer_norm#0".
+// Returns "stage 0/1, layers 6-11, from h.3.ln_1/native_layer_norm#0".
 std::string heading(const std::string& name, const Json& stage) {
   std::string text = "stage " + name;
   if (stage.contains("layers")) {
@@ -351,7 +351,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   const GraphAnalysis* analysis = options.analysis;
   if (options.graph && options.costs) {
     const Cluster& cluster = options.costs->cluster();
-    // Planners know no scale.
+    // Planners use no loss scale.
     if (!analysis ||
         (!analysis->optimizer.scales_loss && computes_in_f16(plan, *options.graph, cluster)))
       analysis = &own.emplace(analyse(*options.graph, plan, cluster, {}));

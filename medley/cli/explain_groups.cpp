@@ -15,13 +15,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rows of the tables: with four devices the whole explanation stays within 40 lines.
+// Limits the rows of tables: with four devices the explanation stays within 40 lines.
 constexpr size_t kMostModules = 8;
 constexpr size_t kMostRows = 6;
 constexpr const char* kReplicated = "replicated";
 constexpr const char* kPartial = "partial";
 
-// Equal ones once, with their number, the most frequent first.
+// Returns equal entries once, with their number, the most frequent first.
 Json counted(const char* key,
              const std::map<std::pair<std::string, std::string>, int64_t>& counts,
              const std::map<std::string, std::string>& meanings) {
@@ -60,7 +60,7 @@ int64_t sum_of(const Json& by) {
   return sum;
 }
 
-// The modules with the fewest ops in one row.
+// Merges the modules with the fewest ops into one row.
 std::vector<Json> shortened(const Json& modules) {
   std::vector<Json> rows(modules.begin(), modules.end());
   while (rows.size() > kMostModules) {
@@ -135,7 +135,7 @@ std::string module_pattern(const std::string& op_name) {
   if (slash == 0) return "(the model)";
   const std::string path = block_pattern(op_name.substr(0, slash));
   const size_t block = path.find('*');
-  // Without a block the first name says enough.
+  // Without a block the first name suffices.
   size_t end = block == std::string::npos ? 0 : std::min(block + 2, path.size());
   end = std::min(path.find('.', end), path.size());
   return path.substr(0, end);

@@ -27,7 +27,7 @@ TEST(ExplainGroups, OpsOfRepeatedBlocksAreOneModule) {
   EXPECT_EQ(block_pattern("accumulate/h.3.mlp2.weight"), "accumulate/h.*.mlp2.weight");
 }
 
-// Rows and whole ops are counted only; the head's vocabulary and the sharded parameter are named.
+// Rows and whole ops are only counted; the head's vocabulary and the sharded parameter are named.
 TEST(ExplainGroups, WhatIsUnusualIsNamed) {
   const Json groups = groups_json({},
                                   {{"h.0.mlp/mm#0", "m rows"},
@@ -52,7 +52,7 @@ TEST(ExplainGroups, WhatIsUnusualIsNamed) {
                        {"meaning", "dim 0 sharded evenly"}};
   EXPECT_EQ(groups["sharded"], Json::array({weight}));
   EXPECT_THAT(groups_text(groups), HasSubstr("1 of 2 parameters are sharded"));
-  // Without a graph: what a plan says, and no number of anything.
+  // Without a graph: the plan's entries, without counts.
   EXPECT_EQ(said_text(groups),
             "op         plan text  meaning\n"
             "head/mm#0  n even     n sharded evenly\n\n"
@@ -61,7 +61,7 @@ TEST(ExplainGroups, WhatIsUnusualIsNamed) {
             "With --graph you see how many ops and parameters that are.\n");
 }
 
-// However many modules and unusual ops: a page. No op is lost from the count.
+// One page for any number of modules and exceptions. No op is lost from the count.
 TEST(ExplainGroups, StaysOnAPage) {
   std::vector<Said> ops, stored;
   for (int i = 0; i < 100; ++i) {

@@ -20,7 +20,7 @@ std::vector<int32_t> structures(const std::vector<Layer>& layers, size_t begin, 
   return ids;
 }
 
-// The number of layers of the block that the layer is in: 1 outside of blocks.
+// Returns the number of layers of the layer's block: 1 outside of blocks.
 size_t size_of_block(const Layers& found, size_t l) {
   if (found.layers[l].block == kNone) return 1;
   const RepeatedBlock& block = found.blocks[at(found.layers[l].block)];

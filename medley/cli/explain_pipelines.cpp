@@ -29,7 +29,7 @@ std::string seconds_text(const Json& row, const char* key) {
   return to_string(Seconds{row[key].get<double>()});
 }
 
-// "4 A100, 2 V100".
+// Returns "4 A100, 2 V100".
 std::string devices_text(const Json& row) {
   std::string text;
   for (const auto& [kind, count] : row["kinds"].items())
@@ -37,7 +37,7 @@ std::string devices_text(const Json& row) {
   return text.empty() ? fmt::format("{}", row["devices"].get<int>()) : text;
 }
 
-// Bytes that stages of one pipeline send each other in a step, and the network that carries most.
+// The bytes between one pipeline's stages in a step, and the network that carries most.
 struct Sent {
   int64_t bytes = 0;
   std::map<int, int64_t> by_network;
@@ -285,7 +285,7 @@ Json shared_json(const Program& program,
   return rows;
 }
 
-// Those without layers in common have a tied weight.
+// Stages without common layers have a tied weight.
 std::string shared_text(const Json& shared) {
   Table table({"layers",
                "gradients summed over",

@@ -8,7 +8,7 @@
 namespace medley {
 namespace {
 
-// "24, 8", "2 : 1": what a part gives each device.
+// Returns a part's share for each device: "24, 8", "2 : 1".
 std::string lengths_text(const Plan& plan, const std::string& name) {
   if (name == kRows) return "by rows";
   if (name == kEven) return "evenly";

@@ -26,7 +26,7 @@ Graph read_graph(Files& files, const std::string& path) {
   Graph graph = parse_graph(read_input(files, path, "a graph"), path);
   try {
     verify(graph);
-  } catch (const Error& error) {  // a file is the caller's, whatever is wrong with it
+  } catch (const Error& error) {  // all errors in a file are the caller's
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, error.what()));
   }
   return graph;

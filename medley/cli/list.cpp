@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is listed: a table for people and the same rows for programs.
+// A listing: a table and the same rows as JSON.
 struct Listing {
   Table table;
   Json json = Json::array();

@@ -133,7 +133,7 @@ std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
   return text;
 }
 
-// A line for each pool with devices that are not used.
+// Returns a line for each pool with unused devices.
 std::string left_out_text(const std::vector<LeftOut>& pools) {
   std::string text;
   for (const LeftOut& each : pools) text += fmt::format("Left out: {}.\n", to_string(each));

@@ -44,7 +44,7 @@ Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster, const
   return rows;
 }
 
-// Parts that no device has are left out.
+// Omits parts that no device has.
 std::string to_text(const std::vector<DeviceMemory>& all,
                     const Cluster& cluster,
                     const Program& program) {

@@ -27,10 +27,11 @@ struct PlanArguments {
   std::string within, time;
   int64_t survive = 0;
   std::string loss_over = "batch";
-  std::vector<std::function<std::optional<PlanSearch>()>> searches;  // of additions, in their order
+  // from additions, in their order
+  std::vector<std::function<std::optional<PlanSearch>()>> searches;
 };
 
-// "2%" as 0.02; nothing if it is not given.
+// Returns "2%" as 0.02, or nothing if it is not given.
 std::optional<double> read_share(const std::string& text) {
   if (text.empty()) return std::nullopt;
   double percent = -1;
@@ -42,7 +43,7 @@ std::optional<double> read_share(const std::string& text) {
   return percent / 100;
 }
 
-// True once so long has passed; null if no time is given.
+// Returns true once the time has passed; null if no time is given.
 std::function<bool()> read_time(const std::string& text, Clock& clock) {
   const std::optional<double> seconds = read_duration("--time", text);
   if (!seconds) return nullptr;
@@ -63,7 +64,7 @@ std::string no_plan(const RequestOptions& asked, const std::string& why) {
   return fmt::format("{} on {}: {}", asked.graph, asked.cluster, why);
 }
 
-// The search that options ask for, and the name of what has added it.
+// The search that options require, and the name of its addition.
 struct Asked {
   std::string_view name;
   std::optional<PlanSearch> search;
@@ -76,7 +77,7 @@ Asked asked_search(const PlanArguments& options, const Additions& additions) {
   return {};
 }
 
-// The plan, and what that search says of it beside.
+// Returns the plan, and the search's report on it.
 PlanSearch::Found find(const Request& request, const Asked& by, const RequestOptions& asked) {
   if (by.search) {
     std::variant<PlanSearch::Found, Infeasible> outcome = by.search->find(request);

@@ -29,7 +29,7 @@ struct SimulateArguments : PlannedOptions {
   std::vector<std::string> schedules;
 };
 
-// Links by traffic, the busiest for its bandwidth first.
+// Links by traffic relative to bandwidth, the busiest first.
 struct LinkUse {
   const Link* link;
   int64_t bytes;
@@ -46,7 +46,7 @@ std::vector<LinkUse> link_uses(const Simulation& simulation, const Topology& top
   return uses;
 }
 
-// Of the program that was simulated.
+// The output on the simulated program.
 struct Shown {
   const Simulation& simulation;
   const Program& program;

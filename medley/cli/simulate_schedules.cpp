@@ -26,8 +26,8 @@ struct ScheduleRow {
   std::vector<int> in_flight;  // [stage of the program]
   Nanoseconds step;
   double bubble = 0;
-  std::vector<int64_t> memory;   // [stage] the most that a device of it needs
-  std::vector<int64_t> lacking;  // [stage] the most that one of them lacks
+  std::vector<int64_t> memory;   // [stage] largest need of its devices
+  std::vector<int64_t> lacking;  // [stage] largest lack of its devices
 };
 
 // `plan`: with that schedule.
@@ -53,7 +53,7 @@ ScheduleRow simulate_with(const GraphAnalysis& analysis,
   return row;
 }
 
-// What the schedules of pipelines of several stages are chosen from; nothing of the others.
+// Returns the inputs for choosing schedules of pipelines with several stages, else nothing.
 std::vector<std::optional<ScheduleRequest>> requests_of(const GraphAnalysis& analysis,
                                                         const Plan& plan,
                                                         const CostModel& costs) {
@@ -82,7 +82,7 @@ bool fits(const ScheduleRow& row) {
   return std::all_of(row.lacking.begin(), row.lacking.end(), [](int64_t b) { return b == 0; });
 }
 
-// "3 1", or, of several pipelines, "3 1 | 2 1".
+// Returns "3 1", or "3 1 | 2 1" for several pipelines.
 std::string by_pipeline(const Plan& plan,
                         const std::vector<std::string>& of_stages,
                         std::string_view between) {
