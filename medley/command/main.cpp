@@ -1,4 +1,4 @@
-// The program `medley` of the core. The Python package has one of the same name with more commands.
+// The core's program `medley`. The Python package has one with the same name and more commands.
 
 #include <unistd.h>
 
@@ -10,9 +10,9 @@
 
 namespace {
 
-// The catalogue lies in data/devices of the folder, or of a folder above the one, that has us.
+// Returns the catalogue in data/devices of the program's folder, or of a folder above it.
 std::string find_catalogue() {
-  std::error_code none;  // whatever goes wrong, the next folder is tried
+  std::error_code none;  // on any error the next folder is tried
   auto folder = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
   for (; folder.has_relative_path(); folder = folder.parent_path())
     if (std::filesystem::is_directory(folder / "data" / "devices", none))
