@@ -21,7 +21,7 @@ bool is_past_commit(const StepLeft& left) {
   return left.reached == Reached::kCommitted || left.reached == Reached::kDone;
 }
 
-// A device without a part in commits keeps nothing that a step changes.
+// Returns whether a survivor can reach a step. Without a part in commits it has no changed state.
 bool can_get_to(const StepLeft& left, int64_t step) {
   if (left.reached == Reached::kTorn) return false;
   if (done(left) == step) return true;
@@ -32,7 +32,7 @@ bool can_get_to(const StepLeft& left, int64_t step) {
   return left.spreads && done(left) == step + 1;
 }
 
-// What the commit of a step gave, if this survivor knows.
+// Returns the result of a step's commit, if this survivor has it.
 std::optional<double> commit_of(const StepLeft& left, int64_t step) {
   const int64_t last = is_past_commit(left) ? left.step : left.step - 1;
   return last == step ? left.committed : std::nullopt;

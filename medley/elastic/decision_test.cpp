@@ -30,7 +30,7 @@ TEST(Decision, AStepThatNobodyHasCommittedIsMadeAgain) {
   EXPECT_EQ(catch_up(late, 3), (Catching{false, 1}));
 }
 
-// The last one to contribute may have been lost: the others lack only the scalar.
+// The last contributor may have been lost: the others lack only the scalar.
 TEST(Decision, AStepThatOneHasCommittedIsFinishedByAll) {
   const StepLeft first = left("a", 4, Reached::kCommitted), last = left("b", 4, Reached::kAtCommit);
   EXPECT_EQ(decided({first, last}), (Decision{4, 2.5}));
@@ -56,7 +56,7 @@ TEST(Decision, ACommitThatIsSpreadOnlyHereAndThereIsTakenBackByAll) {
   EXPECT_EQ(catch_up(ahead, 3), (Catching{false, 2}));
 }
 
-// A device that updates nothing and waits for nobody may be anywhere.
+// A device without updates and waits may be anywhere.
 TEST(Decision, WhoHasNoPartInCommitsFollows) {
   StepLeft frozen = left("b", 4, Reached::kBefore);
   frozen.commits = false;

@@ -139,7 +139,7 @@ std::vector<StepLeft> Leader::of_use() const {
   return left;
 }
 
-// What fails though nobody is lost would fail for ever.
+// Returns whether a failure without a lost device would repeat forever.
 bool Leader::is_in_vain(const Agreement& next) {
   const bool alike = next.members == last_.members && next.decision.step == last_.decision.step;
   alike_ = alike ? alike_ + 1 : 1;

@@ -21,7 +21,7 @@ std::vector<Kind> kinds(const std::vector<Order>& orders) {
 
 StepLeft before(const std::string& device) { return {device, 4, Reached::kBefore}; }
 
-// Three devices that train; c is lost at 1 ms, and a and b have said where they are.
+// Three training devices; c is lost at 1 ms, and a and b have reported.
 Leader agreed() {
   Leader leader({"a", "b", "c"});
   leader.lost("c", "was killed by SIGKILL", ms(1));
@@ -67,7 +67,7 @@ TEST(Leader, WhoIsSuspectedHasLittleTimeToAnswer) {
   EXPECT_THAT(kinds(leader.next(ms(301))), ElementsAre(Kind::kFence, Kind::kBegin));
 }
 
-// It is in its script, which may take longer, but not for ever.
+// It is in its script, which may take longer, but not forever.
 TEST(Leader, WhoSaysThatItLivesHasTimeToAnswer) {
   LeaderOptions options;
   options.busy = ms(10'000);
@@ -98,7 +98,7 @@ TEST(Leader, ALossWhileAnEpochIsBuiltBeginsAnotherOne) {
   leader.built(1, "a", ms(4));
   leader.lost("b", "was killed by SIGKILL", ms(5));
   EXPECT_THAT(kinds(leader.next(ms(5))), ElementsAre(Kind::kStop));
-  // It has what the plan of the first epoch gave it, or that of the second.
+  // It has the state of the first generation's plan, or that of the second.
   leader.reported(1, {"a", 3, Reached::kDone}, 1, ms(6));
   const std::vector<Order> orders = leader.next(ms(6));
   ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
@@ -206,7 +206,7 @@ TEST(Leader, NobodyLeftEndsTheRun) {
   EXPECT_THAT(leader.next(ms(1)), IsEmpty());
 }
 
-// What fails again without a loss would fail for ever.
+// A failure that repeats without a loss would repeat forever.
 TEST(Leader, AStepThatFailsAgainAndAgainEndsTheRun) {
   Leader leader({"a"});
   std::vector<Kind> last;

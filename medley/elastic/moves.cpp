@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// A cell of a value that a device wants, and who has it.
+// A cell of a value that a device wants, and its holders.
 struct Need {
   int value = 0;
   size_t cell = 0;
@@ -21,10 +21,10 @@ struct Need {
   int64_t bytes = 0;
   Runs in_to;
   std::vector<Shard> holders;
-  int chosen = -1;  // of holders
+  int chosen = -1;  // index into holders
 };
 
-// Who has less to do gives: the largest first, each to whoever is done first with it.
+// Assigns the largest cell first, each to the giver that is done with it first.
 class Dealer {
  public:
   explicit Dealer(const ByteTime& byte_time) : byte_time_(byte_time) {}
@@ -42,7 +42,7 @@ class Dealer {
 
  private:
   void choose(Need& need) {
-    // Of those with whom it ends at the same time, whoever has sent least.
+    // Among givers that end together, the one that has sent least.
     std::pair<double, double> best;
     for (size_t h = 0; h < need.holders.size(); ++h) {
       const int from = need.holders[h].device;
@@ -62,10 +62,10 @@ class Dealer {
   std::map<int, double> sends_, receives_;  // by device
 };
 
-// What devices keep of a value for others, each box on its own.
+// Replicas of a value on devices, each box on its own.
 struct Kept {
   Layout layout;
-  std::vector<int> devices, homes;  // as of Laid
+  std::vector<int> devices, homes;  // as in Laid
 };
 
 using Name = std::pair<std::string, std::string>;  // kind and name

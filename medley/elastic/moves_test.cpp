@@ -1,4 +1,4 @@
-// Moves, carried out on numbers: every element of every value says where in the whole value it is.
+// Executes moves on values that are their own positions in the whole value.
 
 #include "medley/elastic/moves.h"
 
@@ -55,7 +55,7 @@ Graph read_graph(const char* path) {
   return run_passes(parse_graph(LocalFiles().read(path), path));
 }
 
-// The places of a box's elements in the whole value: what a device's shard holds.
+// Returns the positions of a box's elements in the whole value: the content of a device's shard.
 std::vector<int32_t> places(const Layout& layout, const Box& box) {
   const Runs runs = runs_of(layout.factors, box);
   std::vector<int32_t> all;
@@ -89,7 +89,7 @@ std::vector<char> bytes_in(const std::vector<int32_t>& elements, const Runs& run
   return bytes;
 }
 
-// What is kept for others, by home.
+// Returns the replicas by home.
 std::map<int, std::vector<int32_t>> keep(const SecondHomes& homes, const Shards& shards) {
   std::map<int, std::vector<int32_t>> kept;
   for (size_t h = 0; h < homes.homes.size(); ++h) {
@@ -122,7 +122,7 @@ void carry_out(const Moves& moves,
   }
 }
 
-// Elements of a value that somebody still has.
+// Returns the elements of a value that some device still has.
 std::map<std::string, std::set<int32_t>> kept(const Shards& shards, int lost) {
   std::map<std::string, std::set<int32_t>> all;
   for (const auto& [where, elements] : shards)
@@ -141,7 +141,7 @@ Plan draw(const Graph& graph, const std::vector<std::string>& names, uint64_t se
   }
 }
 
-// Rows divided equally among all devices.
+// Returns rows divided equally among all devices.
 Plan rows_of_all(const Cluster& cluster) {
   const std::vector<std::string> names = names_without(cluster, -1);
   const auto num = static_cast<int64_t>(names.size());
@@ -157,8 +157,8 @@ Plan in_shards(Plan plan) {
   return plan;
 }
 
-// Random plans, each of which loses a device and goes over to another random plan: whatever
-// is not lost arrives, and what is lost is what only that device had.
+// Each of some random plans loses a device and is replaced by another one. All other elements
+// arrive, and the lost ones are those that only that device had.
 TEST(Moves, AfterTheLossOfAnyDeviceEverythingThatSomebodyHasArrives) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");
@@ -192,11 +192,11 @@ TEST(Moves, AfterTheLossOfAnyDeviceEverythingThatSomebodyHasArrives) {
   EXPECT_GT(lacking, seeds / 10);
 }
 
-// Of random plans: nightly there are 1,000.
+// Returns the number of random plans: 1,000 nightly.
 uint64_t second_homes_seeds() { return seeds_of("MEDLEY_SECOND_HOMES_SEEDS", 100); }
 
-// Random plans on three nodes of two devices, each of which loses a node and goes over to another
-// random plan: with what second homes keep, nothing is lost. Without, some of it is.
+// Each of some random plans on three nodes of two devices loses a node and is replaced by another
+// one. With replicas no element is lost; without them some are.
 TEST(SecondHomes, AnySingleNodeMayBeLost) {
   const Cluster cluster = six_devices(2);
   const Graph graph = read_graph("tests/data/mlp.graph");
@@ -230,7 +230,7 @@ TEST(SecondHomes, AnySingleNodeMayBeLost) {
   EXPECT_GT(in_need, second_homes_seeds() / 10);
 }
 
-// Each of six devices has a sixth of everything alone.
+// Each of six devices has an unreplicated sixth of everything.
 TEST(SecondHomes, WhoHasLittleRoomKeepsLittle) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");
@@ -254,7 +254,7 @@ TEST(SecondHomes, WhoHasLittleRoomKeepsLittle) {
   EXPECT_GT(second_homes(program, places).without, 0);
 }
 
-// A pool that may be taken away is one failure; its nodes are, where nobody else has room.
+// A revocable pool is one failure domain. Its nodes are used if no other device has room.
 TEST(SecondHomes, AreOutsideOfAPoolThatMayBeTakenAway) {
   Cluster cluster;
   cluster.pools = {{"kept", 1, 1, {}, false, 0}, {"spot", 3, 1, {}, true, 0}};
@@ -281,8 +281,7 @@ TEST(Moves, NothingTravelsWherePlansAreTheSame) {
   for (const Move& move : moves.moves) EXPECT_EQ(move.from, move.to);
 }
 
-// A device that comes new has nothing; of the five that have all, none gives much more than the
-// others.
+// A new device has no state; of the five with all of it, each gives about as much.
 TEST(Moves, GivingIsDividedAmongThoseWhoHaveTheSame) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("python/tests/golden/gpt.graph");
@@ -301,8 +300,8 @@ TEST(Moves, GivingIsDividedAmongThoseWhoHaveTheSame) {
   for (const auto& [device, bytes] : given) EXPECT_LE(bytes, all / 5 + largest) << device;
 }
 
-// Those that computed in f16 are gone, or the first of them has come. What was scaled before goes
-// on with the scale that it had.
+// The devices that computed in f16 are gone, or the first of them has joined. A run that was scaled
+// before resumes with its scale.
 TEST(Moves, AScaleThatNobodyHadIsNoLoss) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");
@@ -337,8 +336,8 @@ TEST(Moves, AParameterThatIsCalledLikeTheScaleIsLostLikeAnyOther) {
   EXPECT_THAT(moves.lost, Contains(StartsWith("parameter \"loss_scale\": ")));
 }
 
-// Two epochs may have ended in the same failure: one device has what the newer plan gave it, the
-// others what the older one did.
+// Two generations may have ended in the same failure: one device has the state of the newer plan,
+// the others that of the older one.
 TEST(Moves, HoldersOfSeveralPlansAreTakenTogether) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");

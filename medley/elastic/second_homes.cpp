@@ -17,14 +17,14 @@
 namespace medley {
 namespace {
 
-// A box that one failure would take.
+// A box that one failure would destroy.
 struct Lone {
   int value = 0;
   size_t cell = 0;
   int64_t bytes = 0;
   std::vector<Shard> holders;
-  int from = -1;  // of holders
-  int to = -1;    // -1: nobody has room
+  int from = -1;  // index into holders
+  int to = -1;    // -1: no device has room
 };
 
 bool share_a_domain(const std::vector<Shard>& holders, const std::vector<int>& domains) {
@@ -38,7 +38,7 @@ class Chooser {
   Chooser(const std::set<int>& devices, const Neighbourhood& places)
       : devices_(devices), places_(places) {}
 
-  // Returns whether there is no failure left that would take it.
+  // Returns whether no single failure destroys it any more.
   bool choose(Lone& lone) {
     for (const std::vector<int>& domains : places_.domains)
       if (!share_a_domain(lone.holders, domains) || choose(lone, domains)) return true;
@@ -66,7 +66,7 @@ class Chooser {
     return true;
   }
 
-  // When it would be there, and the fuller that makes the device, the more; infinite without room.
+  // Returns the arrival time, raised for full devices; infinite without room.
   double cost(const Lone& lone, int from, int to) {
     const double kept = static_cast<double>(kept_[to] + lone.bytes);
     const double room = static_cast<double>(places_.room[at(to)]);
@@ -81,7 +81,7 @@ class Chooser {
   std::map<int, int64_t> kept_;
 };
 
-// A value, as its holders divide it.
+// A value and its division among holders.
 struct Divided {
   std::vector<Laid> laid;
   Cells cells;
@@ -114,7 +114,7 @@ std::vector<std::vector<int>> domains_of(const std::set<int>& devices, const Top
   std::iota(alone.begin(), alone.end(), 0);
   for (size_t d = 0; d < num; ++d) {
     const NodePool& pool = cluster.pools[at(cluster.devices[d].pool)];
-    // The first of its name: some of its devices may be slowed().
+    // The first pool of its name: some of its devices may be slowed().
     const auto first = std::ranges::find(cluster.pools, pool.name, &NodePool::name);
     nodes[d] = topology.node(static_cast<int>(d));
     at_risk[d] = pool.preemptible ? -1 - static_cast<int>(first - cluster.pools.begin()) : nodes[d];
