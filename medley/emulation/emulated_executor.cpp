@@ -10,14 +10,14 @@
 
 namespace medley {
 
-// The frame of a run follows what lives in all its frames.
+// The run's frame tracks the live values of all its frames.
 class EmulatedExecutor::EmulatedFrame final : public Frame {
  public:
   EmulatedFrame(std::unique_ptr<Frame> frame, std::shared_ptr<MemoryMeter> meter)
       : inner(std::move(frame)), memory(std::move(meter)) {}
   std::unique_ptr<Frame> inner;
   std::shared_ptr<MemoryMeter> memory;
-  std::map<const LoweredStage*, LivenessFacts> facts;  // of programs that differ in sizes only
+  std::map<const LoweredStage*, LivenessFacts> facts;  // for programs that differ in sizes only
   std::optional<Liveness> live;
 };
 
@@ -107,7 +107,7 @@ Buffer EmulatedExecutor::read(const LoweredStage& stage, Frames frames, ValueId 
   return inner_.read(stage, inner_frames(frames), value);
 }
 
-// What moves in a call follows from its steps.
+// The moves in a call follow from its steps.
 void EmulatedExecutor::write(const LoweredStage& stage,
                              Frames frames,
                              ValueId value,

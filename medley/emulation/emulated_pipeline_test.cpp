@@ -1,5 +1,5 @@
 // Pipelines under the decorators: real lowered programs, with the null executor and the in-process
-// transport inside. That the times are those of the simulation is sim/agreement_test.cpp's.
+// transport inside. sim/agreement_test.cpp compares the times with the simulation.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// One device per node; every other one at half speed.
+// Returns one device per node; every other one at half speed.
 Cluster cluster_of(int num_devices, double memory_bytes = 1e9) {
   Cluster cluster;
   const DeviceKind full{"full", {}, {{DType::kF32, 1e10}}, memory_bytes, 1e10, 1e-6};
@@ -35,7 +35,7 @@ Cluster cluster_of(int num_devices, double memory_bytes = 1e9) {
   return cluster;
 }
 
-// Stages of so many devices each, over the transformer, whose head is tied to its embedding.
+// Returns stages of so many devices each, for the transformer with a head tied to its embedding.
 Program pipeline_of(const std::vector<int>& sizes, const Cluster& cluster) {
   const std::vector<std::string> kFirst = {
       "", "blocks.0/add#1", "blocks.1.norm2/native_layer_norm#0"};
@@ -106,7 +106,7 @@ TEST(EmulatedPipeline, HostDelaysChangeNothing) {
   }
 }
 
-// Three steps: what is received ahead and what is still being sent begins anew in each.
+// Three steps: receives posted ahead and unfinished sends begin anew in each.
 TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
   for (const std::vector<int>& sizes : kPipelines) {
     SCOPED_TRACE(::testing::PrintToString(sizes));
@@ -119,7 +119,7 @@ TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
   }
 }
 
-// A transfer is on its way while both ends compute; it takes its bytes over the port and the
+// A transfer overlaps with computing on both ends, and takes its bytes over the port plus the
 // latency.
 TEST(EmulatedPipeline, TransfersTakeTheirTime) {
   const Cluster cluster = cluster_of(2);

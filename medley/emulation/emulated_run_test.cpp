@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr int kDevices = 3;
 
-// Devices a, b at 1 Tflop/s and c at half of it, one per node, ports of 1 GB/s.
+// Returns devices a, b at 1 Tflop/s and c at half of it, one per node, with ports of 1 GB/s.
 Cluster cluster() {
   Cluster cluster;
   const DeviceKind full{"full", {{DType::kF32, 1e12}}, {{DType::kF32, 1e12}}, 1e9, 1e11, 1e-6};
@@ -43,7 +43,7 @@ ValueId append(LoweredStage& stage,
   return add_op(stage.graph, op, {{DType::kF32, std::move(shape)}}).at(0);
 }
 
-// Two micro-batches of rows that differ by device: y = x w, g = w * w, all-reduce of g and,
+// Two micro-batches with rows that differ by device: y = x w, g = w * w, all-reduce of g and,
 // gathered, of y's sum.
 Program program(const std::vector<std::vector<int64_t>>& rows) {
   Program program;
@@ -120,7 +120,7 @@ TEST(EmulatedRun, HostDelaysChangeNothing) {
   EXPECT_THAT(runs, Each(runs[0]));
 }
 
-// What a device does until its first wait, in closed form. mul: 3 matrices of 256 KiB at 100 GB/s
+// A device's events until its first wait, in closed form. mul: 3 matrices of 256 KiB at 100 GB/s
 // and a launch.
 TEST(EmulatedRun, OpsAndMessagesTakeTheirTime) {
   const EmulatedOutcome once = run(program({{64, 64, 64}, {64, 64, 64}}), cluster(), {}, 0, 1);

@@ -53,8 +53,8 @@ std::vector<RoundStep> messages_at_once(const Exchange& exchange) {
   return steps;
 }
 
-// The ledger's wait begins before the inner one, so that a device that is held up there holds
-// nobody back; and ends after it.
+// The ledger's wait begins before the inner one and ends after it, so that a device blocked there
+// does not block others.
 class EmulatedTransport::EmulatedPending final : public Pending {
  public:
   EmulatedPending(EmulatedTransport& transport,
@@ -68,7 +68,7 @@ class EmulatedTransport::EmulatedPending final : public Pending {
     if (exchange_ < 0) return;
     try {
       transport_.ledger_.release(exchange_);
-    } catch (const Error&) {  // the ledger is broken: whoever waits next says so
+    } catch (const Error&) {  // the ledger is broken; the next waiter throws
     }
   }
 
@@ -84,7 +84,7 @@ class EmulatedTransport::EmulatedPending final : public Pending {
       exchange_ = -1;
       times_ = {times.start, times.end};
     } catch (...) {
-      ledger.leave(device_);  // it is over for this device
+      ledger.leave(device_);  // this device has ended
       throw;
     }
     ledger.keep_pace(device_);
@@ -104,7 +104,7 @@ EmulatedTransport::EmulatedTransport(Transport& inner, Ledger& ledger, HostDelay
     : inner_(inner), ledger_(ledger), delay_(std::move(delay)) {}
 EmulatedTransport::~EmulatedTransport() = default;
 
-// All members of a group find the same plan, because it depends on what they all know.
+// All members of a group derive the same plan from common data.
 const EmulatedTransport::Plan& EmulatedTransport::plan(const Exchange& exchange) {
   const Collective collective = collective_of(exchange);
   const std::scoped_lock lock(mutex_);

@@ -16,19 +16,19 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// In [-1, 1).
+// Returns a value in [-1, 1).
 double random_at(uint64_t key, uint64_t which) {
   return static_cast<double>(mixed(key + mixed(which)) >> 11) * 0x1p-52 - 1;
 }
 
-// An amount of work between these powers of two.
+// Returns an amount of work between these powers of two.
 double random_amount(uint64_t key, uint64_t which, double least, double most) {
   const double power = least + (most - least) * (random_at(key, which) + 1) / 2;
   const double whole = std::floor(power);
-  return std::ldexp(1 + power - whole, static_cast<int>(whole));  // the same on every machine
+  return std::ldexp(1 + power - whole, static_cast<int>(whole));  // equal on every machine
 }
 
-// Shares of the spread.
+// The shares of the spread.
 constexpr double kLevel = 0.2, kKernel = 0.2, kSaturation = 0.3, kQuantisation = 0.3;
 constexpr double kKernelOctaves = 1.4;
 constexpr double kLeastHalf = 14, kMostHalf = 26;  // powers of two

@@ -39,8 +39,8 @@ TEST(HiddenTruth, IsBounded) {
   }
 }
 
-// Time is flat within a wave of work, so that the factor falls, and jumps at the next; a kernel
-// makes steps in either direction.
+// Time is constant within a wave of work, so the factor falls, and jumps at the next wave. A kernel
+// change makes steps in either direction.
 TEST(HiddenTruth, HasStepsThatNoSmoothCurveHas) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const HiddenTruth truth{seed, 0.2};

@@ -16,8 +16,7 @@ namespace {
 
 constexpr Nanoseconds kForever{std::numeric_limits<int64_t>::max()};
 constexpr uint64_t kMagic = 0x6d65646c65793031;  // "medley01"
-constexpr std::chrono::milliseconds kLook{
-    200};  // how often a waiting device looks whether the others live
+constexpr std::chrono::milliseconds kLook{200};  // interval of a waiting device's liveness checks
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -31,23 +30,23 @@ int64_t real_now() {
 
 struct Ledger::Header {
   uint64_t magic;
-  char cluster[65];  // its hash
+  char cluster[65];  // cluster hash
   SharedMutex mutex;
-  uint64_t moves;  // grows whenever any device does anything
-  int64_t origin;  // real time at which the last device joined
+  uint64_t moves;  // increases whenever any device acts
+  int64_t origin;  // real time when the last device joined
 };
 
 struct Ledger::Actor {
   enum class State : int32_t { kAbsent, kHere, kLeft, kDied };
   State state;
-  int32_t waits_for;  // an exchange, or -1
+  int32_t waits_for;  // exchange, or -1
   Nanoseconds clock;
   ProcessId process;
   std::atomic<uint32_t> wakes;
-  char exchange[64];  // the last one that it posted
+  char exchange[64];  // last posted one
 };
 
-// Holds the mutex.
+// Locks the mutex.
 class Ledger::Lock {
  public:
   explicit Lock(const Ledger& ledger) : mutex_(ledger.header().mutex) {
@@ -217,8 +216,8 @@ void Ledger::release(int exchange) {
   engine_.release(exchange);
 }
 
-// Gives every device whose exchange is complete its new clock before anything else can happen,
-// because it may post from there on.
+// Gives every device with a complete exchange its new clock before any other event, because it may
+// post from there on.
 void Ledger::settle_waits() {
   for (int device = 0; device < topology_.num_devices(); ++device) {
     Actor& each = actor(device);
@@ -244,7 +243,7 @@ void Ledger::advance() {
     }
     if (!engine_.advance(safe)) break;
   }
-  // Whoever waits finds out that nobody can go on.
+  // Wakes the waiting devices to report the deadlock.
   if (nobody_can_move()) wake_all();
 }
 
@@ -255,7 +254,7 @@ void Ledger::wake_all() {
   }
 }
 
-// Everybody waits or has gone, and nothing is under way.
+// Returns whether all devices wait or have left, with no exchange in flight.
 bool Ledger::nobody_can_move() const {
   for (int device = 0; device < topology_.num_devices(); ++device) {
     const Actor& each = actor(device);

@@ -20,7 +20,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// n nodes of one device on one switch with ports of 1 byte per nanosecond and 1 us of latency.
+// Returns n nodes of one device on one switch with ports of 1 byte per nanosecond and 1 us of
+// latency.
 Topology flat(int n) {
   Cluster cluster;
   NodePool pool;
@@ -60,8 +61,8 @@ void in_threads(int n, const std::function<void(int)>& run) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A training run in small: uneven ops, two collectives under way at a time, neighbours that
-// exchange messages. Returns what the device saw.
+// A small training run: uneven ops, two collectives in flight, messages between neighbours. Returns
+// the device's observations.
 std::vector<int64_t> train(Ledger& ledger, int device, int steps, unsigned delay_seed) {
   std::mt19937 work(static_cast<unsigned>(device) + 100),
       host(delay_seed * 31 + static_cast<unsigned>(device));
@@ -117,7 +118,7 @@ TEST(Ledger, HostDelaysChangeNoTime) {
   EXPECT_THAT(runs, Each(runs[0]));
 }
 
-// Runs `run` per device in processes of their own, returns their exit codes.
+// Executes `run` per device in separate processes. Returns their exit codes.
 std::vector<int> in_processes(int n, const std::function<int(int)>& run) {
   std::vector<pid_t> children;
   for (int device = 0; device < n; ++device) {
@@ -180,7 +181,7 @@ TEST(Ledger, ItsFileGoesAwayWithIt) {
   EXPECT_FALSE(std::filesystem::exists(temporary_path()));
 }
 
-// One device computes while the ring goes on without it: both start at 0, the ring takes 2 rounds
+// One device computes while the ring continues without it: both start at 0, the ring takes 2 rounds
 // of 500 ns + 1 us, compute 10 us.
 TEST(Ledger, CommunicationOverlapsWithCompute) {
   const Topology topology = flat(2);
@@ -212,8 +213,8 @@ std::string error_of(const std::function<void()>& run) {
   return "no error";
 }
 
-// Device 0 waits for something that the ledger does not see, say a barrier of the script: the
-// watchdog names it.
+// Device 0 waits outside of the ledger, for instance at a barrier of the script: the watchdog names
+// it.
 TEST(Ledger, AWaitOutsideTheEmulationIsNamed) {
   const Topology topology = flat(2);
   LedgerOptions options;
@@ -261,8 +262,8 @@ TEST(Ledger, AnAbortEndsWaits) {
   aborter.join();
 }
 
-// Device 2 is killed in the middle. The others go on with what does not need it, and learn its name
-// when they wait for it.
+// Device 2 is killed midway. The others continue independent work, and receive its name when they
+// wait for it.
 TEST(Ledger, AKilledProcessLeaves) {
   const Topology topology = flat(3);
   const std::string path = temporary_path();

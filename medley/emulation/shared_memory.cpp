@@ -114,7 +114,8 @@ void wake(std::atomic<uint32_t>& word) {
 
 namespace {
 
-// Fields of /proc/<pid>/stat behind the name, which may hold blanks and brackets: "S 1 ...".
+// Returns the fields of /proc/<pid>/stat after the name, which may contain blanks and brackets: "S
+// 1 ...".
 std::string stat_fields(int32_t pid) {
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -123,7 +124,7 @@ std::string stat_fields(int32_t pid) {
   return end == std::string::npos ? "" : line.substr(end + 1);
 }
 
-// Field 22 of the line, 20 of what stat_fields() returns.
+// Returns field 22 of the line, which is 20 in stat_fields().
 uint64_t start_of(const std::string& fields) {
   std::istringstream in(fields);
   std::string skipped;
