@@ -66,10 +66,10 @@ class AtenSegment final : public PreparedSegment {
   const LoweredStage& stage;
   const std::vector<int64_t>& symbols;
   PreparedOps prepared;
-  std::vector<c10::IValue> stack;  // kept for its capacity
+  std::vector<c10::IValue> stack;  // reused for its capacity
 };
 
-// Runs one instruction after the other.
+// Runs the instructions in order.
 class Runner {
  public:
   Runner(AtenSegment& segment, Frames frames, c10::Device device)
@@ -171,7 +171,7 @@ class Runner {
     return tensors;
   }
 
-  // The shape is what the rest of the program counts on.
+  // Checks the shape, on which the rest of the program depends.
   void put(const Result& result, at::Tensor tensor) {
     if (result.slot.value == kNone || !tensor.defined()) return;
     if (tensor.sizes() != c10::IntArrayRef(result.shape))

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The operand that gives the shape only, or the kernel handles nothing well.
+// Ops whose operand gives only the shape, or whose kernel accepts empty operands.
 const std::set<std::string_view> kSafe{"new_zeros",
                                        "new_ones",
                                        "new_full",
@@ -59,8 +59,8 @@ bool is_empty(const Graph& graph, ValueId value, const std::vector<int64_t>& sym
 
 namespace {
 
-// A whole tensor without elements, such as the statistics that an evaluating batch norm saves, is
-// what the kernel expects.
+// Returns whether a shard is empty. A whole tensor without elements, such as an evaluating batch
+// norm's saved statistics, is valid for the kernel.
 bool is_empty_shard(const Graph& graph, ValueId value, const std::vector<int64_t>& symbols) {
   const auto& shape = graph.values[at(value)].type.shape;
   return std::any_of(shape.begin(), shape.end(), [&](const Size& size) {

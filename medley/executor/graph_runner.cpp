@@ -15,7 +15,7 @@ std::string name_of(const Output& output) {
   return output.name.empty() ? kind : kind + ":" + output.name;
 }
 
-// An output that is the new value of an input.
+// Returns the input that an output replaces with a new value.
 const Input* replaced_input(const Graph& graph, const Output& output) {
   for (const Input& input : graph.inputs) {
     const bool same =
@@ -27,7 +27,7 @@ const Input* replaced_input(const Graph& graph, const Output& output) {
   return nullptr;
 }
 
-// All ops in one segment; inputs and results of watched ops stay, everything else dies at its last
+// Puts all ops in one segment. Inputs and results of watched ops stay; all else dies at its last
 // use.
 Function one_function(const Graph& graph, const std::set<OpId>& watched) {
   Function function{FunctionKind::kUpdate, {}, {}};
@@ -95,7 +95,7 @@ std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, a
     executor_->write(stage_, frames, find_input(name), to_buffer(tensor.detach()));
   executor_->run(*segment_, frames);
   std::map<std::string, at::Tensor> outputs;
-  // All are read before any is written: a buffer may become another one.
+  // Reads all before any write: a buffer may become another one.
   std::vector<std::pair<ValueId, Buffer>> replaced;
   for (const Output& output : stage_.graph.outputs) {
     Buffer buffer = executor_->read(stage_, frames, output.value);

@@ -24,9 +24,9 @@ std::string_view program_of(const JoinedUpdate& update) {
   return update.program ? std::string_view(update.program->text()) : std::string_view();
 }
 
-// Strides differ from those of the capture, so a view is whatever gives the shape, and a copy is
-// one only if it makes neighbours of the elements: values may share memory, because only what
-// nobody shares is overwritten.
+// Replaces views and copies, since strides differ from the capture. A view is any op with the
+// shape, and a copy is needed only for contiguity. Values may share memory, because only unshared
+// ones are overwritten.
 Op with_any_strides(const Op& op) {
   Op same = op;
   if (op.name == "aten.view.default" || op.name == "aten._unsafe_view.default")
@@ -38,9 +38,9 @@ Op with_any_strides(const Op& op) {
   return same;
 }
 
-// Kernels that raise on other strides or, worse, read the wrong elements. PyTorch's callers copy
-// first; that copy may have been folded. What linalg keeps for its backward depends on the strides,
-// and capture has seen these.
+// Kernels that raise or read the wrong elements for other strides. PyTorch's callers copy first,
+// but that copy may have been folded. The values that linalg keeps for its backward depend on the
+// strides of the capture.
 const std::set<std::string_view> kTakesContiguous{"aten._linalg_det.default",
                                                   "aten._linalg_slogdet.default",
                                                   "aten._linalg_solve_ex.default",
@@ -55,8 +55,8 @@ bool is_tensor(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::TensorType;
 }
 
-// Returns the values that the call of this segment replaces when it ends and that nothing reads
-// after the segment.
+// Returns the values that this segment's call replaces at its end and that have no readers after
+// the segment.
 std::set<ValueId> replaced_values(const LoweredStage& stage, const Segment& segment) {
   for (const Function& function : stage.functions) {
     const auto here =
@@ -110,7 +110,7 @@ class Builder {
   }
 
  private:
-  // Notes which operands the op may give away: those that die and stand once only.
+  // Marks the operands that the op may give away: those that die and appear once only.
   void start(const SegmentOp& op) {
     dies_ = op.dies;
     given_.clear();
@@ -141,7 +141,7 @@ class Builder {
     return std::find(values.begin(), values.end(), value) != values.end();
   }
 
-  // A result that nobody reads is not kept.
+  // Results without readers are not kept.
   Slot result_slot(ValueId value) const { return contains(dies_, value) ? Slot{} : slot(value); }
 
   std::vector<Result> results(const Op& op) const {
@@ -163,7 +163,7 @@ class Builder {
     return replace_bf16(graph_.values[at(value)].type, bf16_as_);
   }
 
-  // A cast from bf16 or to it, where both are computed in one type.
+  // Returns whether a cast from or to bf16 has equal compute types.
   bool is_no_cast(const Op& op) const {
     return op.name == "aten._to_copy.default" && bf16_as_ != DType::kBF16 &&
            type(operands(op)[0]) == type(op.results[0]);
@@ -290,8 +290,8 @@ class Builder {
     return static_cast<double>(evaluate(std::get<Size>(argument), symbols_));
   }
 
-  // Appends the update of a parameter to the instruction before it if that one has the same scalars
-  // and hyperparameters.
+  // Appends a parameter's update to the previous instruction if that has the same scalars and
+  // hyperparameters.
   bool join_update(const std::vector<SegmentOp>& ops,
                    size_t i,
                    std::vector<Instruction>& instructions) {
@@ -330,9 +330,8 @@ class Builder {
     return true;
   }
 
-  // A parameter or its state is replaced by the new value, so it is given away here unless a later
-  // op of the segment still reads the old one. The executor overwrites what it alone holds and
-  // copies the rest.
+  // Gives a parameter or its state away, since the new value replaces it, unless a later op of the
+  // segment reads the old one. The executor overwrites unshared memory and copies the rest.
   Operand operand_of_update(const Op& op,
                             size_t argument,
                             const std::vector<SegmentOp>& ops,
@@ -352,7 +351,7 @@ class Builder {
   const std::vector<int64_t>& symbols_;
   c10::Device device_;
   DType bf16_as_;
-  std::set<ValueId> stored_;    // inputs in bf16: stored as such, whatever this device computes in
+  std::set<ValueId> stored_;    // inputs stored in bf16, for any compute type
   std::set<ValueId> replaced_;  // see replaced_values()
   std::vector<ValueId> dies_, given_;
   std::map<ValueId, int> uses_;

@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-// Written by lowering; not seen by op rules.
+// Written by lowering, without op rules.
 constexpr std::string_view kLoweredOps[] = {
     "medley::contract_add(Tensor x, Tensor w, Tensor bias) -> Tensor",
     "medley::pack(Tensor x, int pre, int[] lengths, int post) -> Tensor",
@@ -42,11 +42,11 @@ void define(torch::Library& library, std::string_view schema) {
   const size_t dot = whole.find('.');
   const c10::OperatorName name{whole.substr(0, dot),
                                dot == std::string::npos ? "" : whole.substr(dot + 1)};
-  // The Python side defines what it needs if it was imported without this library.
+  // The Python side defines its ops if it was imported without this library.
   if (!c10::Dispatcher::singleton().findSchema(name)) library.def(text.c_str());
 }
 
-// Copies make it functional: kernels/update.h writes into what it alone holds.
+// Copies make the update functional: kernels/update.h overwrites unshared memory.
 void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const std::string& name = handle.schema().name();
   const UpdateOp* kind = find_update_kind(std::string_view(name).substr(name.rfind(':') + 1));

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// All ops of a graph, with the last use of each value as Segment has it.
+// Returns all ops of a graph, with the last use of each value as in Segment.
 std::vector<SegmentOp> fuse_all(const Graph& graph) {
   Segment segment;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
@@ -32,7 +32,7 @@ std::vector<std::string> names(const std::vector<SegmentOp>& ops) {
   return result;
 }
 
-// A product, a bias added to it, and what follows.
+// Returns a matmul, a bias added to it, and further ops.
 Graph linear(const std::string& behind) {
   return parse_graph(R"(medley-graph 1
 graph "linear"
