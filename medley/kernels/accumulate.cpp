@@ -1,4 +1,4 @@
-// What planning appends to a graph, but for optimizers: clipping, accumulation.
+// Ops that planning appends to a graph, except optimizers: clipping, accumulation.
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/clamp_max.h>
@@ -25,8 +25,8 @@ Tensor rows_of(const Tensor& x) {
 
 }  // namespace
 
-// Products of 16-bit values do not overflow f32; what is summed in f32 is one tensor, and the sum
-// over tensors is in f64.
+// Products of 16-bit values do not overflow f32. Sums are in f32 within a tensor, and in f64 over
+// tensors.
 Tensor sum_squares(const Tensor& x) {
   if (x.numel() == 0) return at::zeros({}, x.options().dtype(at::kDouble));
   const Tensor flat = x.reshape({-1});

@@ -39,7 +39,7 @@ c10::OperatorName operator_name(const std::string& name) {
           overload == "default" ? "" : overload};
 }
 
-// "channels_last", also as Python prints it: "torch.channels_last".
+// Accepts "channels_last", also as Python prints it: "torch.channels_last".
 std::optional<int64_t> parse_enumerator(std::string_view text) {
   if (text.starts_with("torch.")) text.remove_prefix(6);
   if (text == "contiguous_format") return static_cast<int64_t>(c10::MemoryFormat::Contiguous);
@@ -65,7 +65,7 @@ std::optional<double> to_double(const Argument& argument, const Symbols& symbols
   return std::nullopt;
 }
 
-// A number in the place of a tensor, as Python allows it; it takes part in type promotion as a
+// Returns a number instead of a tensor, as Python allows. It takes part in type promotion as a
 // number.
 c10::IValue to_number(const Argument& argument, const Symbols& symbols) {
   if (auto* number = std::get_if<double>(&argument))

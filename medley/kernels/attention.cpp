@@ -1,4 +1,4 @@
-// Attention: PyTorch's fused kernels where they apply, else the scores written out.
+// Attention: PyTorch's fused kernels if they apply, else explicit scores.
 
 #include <ATen/OpMathType.h>
 #include <ATen/SDPBackend.h>
@@ -36,13 +36,13 @@ bool is_half(const Tensor& q) {
   return q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
 }
 
-// The fused kernels align the causal mask with the first key, and take it only without a bias; both
-// become one bias.
+// The fused kernels align the causal mask with the first key, and accept it only without a bias.
+// This merges both into one bias.
 bool has_bias(const Tensor& q, const Tensor& k, const OptionalTensor& bias, bool causal) {
   return bias || (causal && q.size(2) != k.size(2));
 }
 
-// On a GPU what PyTorch takes for this card and these sizes: flash needs compute capability 8.0.
+// On a GPU returns PyTorch's choice for these sizes: flash needs compute capability 8.0.
 Kernel choose(const Tensor& q,
               const Tensor& k,
               const Tensor& v,
@@ -75,7 +75,7 @@ Tensor sum_heads(const Tensor& grad, int64_t groups) {
       .sum(2);
 }
 
-// The fused kernels need neighbouring elements in the last dim.
+// Returns a tensor with a contiguous last dim, as the fused kernels require.
 Tensor dense(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
 struct Mask {
@@ -105,18 +105,19 @@ Tensor scores(const Tensor& q, const Tensor& k, const Mask& mask, double scale) 
   return scores;
 }
 
-// A row that sees no key has the log-sum -infinity; the fused kernel for the CPU says 0.
+// Returns the rows without a visible key. Their log-sum is -infinity; the fused CPU kernel returns
+// 0.
 Tensor sees_nothing(const Tensor& bias) { return bias.amax(-1) == -kInfinity; }
 
-// A row that sees no key has the probabilities 0. exp(scores - lse) would lose the number of keys
-// where all scores are large, as those of keys hidden by -3e38.
+// Rows without a visible key get zero probabilities. exp(scores - lse) would lose the number of
+// keys if all scores are large, as for keys masked by -3e38.
 Tensor probabilities(const Tensor& scores, const Mask& mask) {
   const Tensor p = at::softmax(scores, -1);
   return mask.bias ? p.masked_fill(sees_nothing(*mask.bias).unsqueeze(-1), 0.0) : p;
 }
 
-// Laid out as fused kernels do, [rows, positions, heads, width]: joining the heads is a view then,
-// else a copy that lives beside the result until the backward call.
+// Uses the layout of fused kernels, [rows, positions, heads, width]. Joining the heads is then a
+// view, not a copy that lives until the backward call.
 Tensor heads_side_by_side(const Tensor& x, at::ScalarType type) {
   return x.transpose(1, 2).to(type).contiguous().transpose(1, 2);
 }

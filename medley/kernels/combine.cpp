@@ -28,7 +28,7 @@ at::Tensor on(const at::Tensor& tensor, const at::Device& device) {
   return tensor.to(device);
 }
 
-// Devices of one process may be several GPUs: what they have meets where the first of it is.
+// Moves tensors to the device of the first, since the devices of a process may be several GPUs.
 Tensors together(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) result.push_back(on(tensor, tensors[0].device()));
@@ -52,7 +52,7 @@ at::Tensor combine_one(const CommunicationTraits& traits,
   return traits.sums ? reduce_in_order(parts, reduce) : at::cat(parts);
 }
 
-// Those who send come first in the group.
+// The senders are first in the group.
 std::vector<Tensors> hand_over(const std::vector<Tensors>& inputs,
                                const std::vector<Executor::Lengths>& lengths) {
   std::vector<Tensors> outputs(inputs.size());

@@ -8,8 +8,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A tensor of one value on the host, or on the other device: `meta`, which ATen tells from the host
-// as it tells two GPUs, and to which tensors can be copied, but not back.
+// Returns a constant tensor on the host, or on another device: `meta`, which ATen distinguishes
+// from the host like a second GPU. Tensors can be copied to it, but not back.
 at::Tensor host(int64_t count, double value = 1) {
   return at::full({count}, value, at::TensorOptions(at::kFloat).device(at::kCPU));
 }
@@ -42,7 +42,7 @@ TEST(Combine, ShardsMeetOnTheFirstDevice) {
   EXPECT_EQ(whole[1][0].numel(), 5);
 }
 
-// Of each device the pieces that it gets: device 0 gives 2 to itself and nothing to device 1.
+// [device] received pieces: device 0 gives 2 to itself and none to device 1.
 TEST(Combine, PiecesGoToWhoeverGetsThem) {
   const auto got = combine(CommunicationKind::kAllToAll,
                            Reduce::kSum,

@@ -1,4 +1,4 @@
-// The cross entropy of rows of logits. Probabilities are there for a block of rows at a time only.
+// The cross entropy of rows of logits, with probabilities of one block of rows at a time.
 
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -25,11 +25,11 @@ using at::Tensor;
 
 constexpr int64_t kNoReduction = 0, kMeanOfRows = 1;  // at::Reduction
 
-// In which the arithmetic is: f64 for f64, else f32.
+// Returns the compute type: f64 for f64, else f32.
 at::ScalarType type_inside(const Tensor& logits) { return at::toOpMathType(logits.scalar_type()); }
 
-// Blocks of rows stay in a cache, that of a core for each thread or that of a GPU, and are little
-// beside the logits; but a block is worth its launches.
+// Returns the rows of a block: small enough for the cache of a core or a GPU, and compared with the
+// logits, but large enough for its launches.
 int64_t rows_of_a_block(const Tensor& logits) {
   const int64_t size = type_inside(logits) == at::kDouble ? 8 : 4;
   const int64_t least = logits.is_cpu() ? 64 << 10 : 4 << 20;
@@ -44,7 +44,7 @@ Tensor block_of_work(const Tensor& logits) {
                    logits.options().dtype(type_inside(logits)));
 }
 
-// Visits blocks with what gives the part of a tensor [n, ...] that a block has.
+// Visits blocks with a function that returns a block's part of a tensor [n, ...].
 template <typename Visit>
 void for_each_block(const Tensor& logits, const Visit& visit) {
   const int64_t most = rows_of_a_block(logits);
@@ -52,7 +52,7 @@ void for_each_block(const Tensor& logits, const Visit& visit) {
     visit([&](const Tensor& x) { return x.narrow(0, first, std::min(most, x.size(0) - first)); });
 }
 
-// Of every target a column that there is, and its weight: 0 where it is ignored.
+// A valid column for every target, and its weight: 0 if ignored.
 struct Targets {
   Tensor ignored, columns, weights;  // [n]
 };
@@ -72,8 +72,8 @@ struct Gradient {
   Tensor logits, log_sum_exp, columns, factors, to;
 };
 
-// Visits blocks with what gives the part of a tensor that a block has, the place of its gradient,
-// and that in which it is computed: the same place, if that has the type of the arithmetic.
+// Visits blocks with functions for a block's part of a tensor, the place of its gradient, and the
+// place of computing. Both places are equal if the type is the compute type.
 template <typename Visit>
 void for_each_block(const Gradient& g, const Visit& visit) {
   const bool apart = g.to.scalar_type() != type_inside(g.logits);
@@ -85,12 +85,11 @@ void for_each_block(const Gradient& g, const Visit& visit) {
 }
 
 void write_on_processor(const Gradient& g) {
-  // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
-  // target.
+  // The gradient of log-probabilities for the kernel: zeros except in each target's column.
   const Tensor picks = block_of_work(g.logits).zero_();
   for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
     Tensor picked = picks.narrow(0, 0, to.size(0));
-    if (!to.is_same(each))  // it would copy the logits whole before it takes two types at once
+    if (!to.is_same(each))  // mixed types would copy the logits whole
       each.copy_(part(g.logits)).sub_(part(g.log_sum_exp));
     else
       at::sub_out(each, part(g.logits), part(g.log_sum_exp));
@@ -102,12 +101,12 @@ void write_on_processor(const Gradient& g) {
 }
 
 void write_on_gpu(const Gradient& g) {
-  // Before the gradient takes the place of the logits.
+  // Reads the logits before the gradient overwrites them.
   const Tensor distance = g.logits.gather(1, g.columns).to(type_inside(g.logits)) - g.log_sum_exp;
   const Tensor at_targets = distance.expm1().mul_(g.factors).to(g.to.scalar_type());
   for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
     at::sub_out(each, part(g.logits), part(g.log_sum_exp));
-    // factor * exp(each), of what is not above 0, in one kernel.
+    // Computes factor * exp(each), with each <= 0, in one kernel.
     at::elu_backward_out(to, part(g.factors), 1, 1, 1, false, each);
   });
   g.to.scatter_(1, g.columns, at_targets);
@@ -119,13 +118,13 @@ Tensor log_sum_exp(const Tensor& logits) {
   Tensor result = at::empty({logits.size(0)}, logits.options().dtype(type_inside(logits)));
   if (logits.numel() == 0) return result.zero_();
   const Tensor block = block_of_work(logits);
-  Tensor largest, column;  // on a GPU, where few rows are slow to look through
+  Tensor largest, column;  // on a GPU, where finding it in few rows is slow
   if (!logits.is_cpu()) std::tie(largest, column) = at::max(logits, 1, true);
   for_each_block(logits, [&](const auto& part) {
     const Tensor x = part(logits);
     Tensor sums = part(result), work = block.narrow(0, 0, x.size(0));
-    // One kernel has exponentials and their sum in one pass; of the largest logit it gives the
-    // logarithm of the sum.
+    // One kernel computes exponentials and their sum in one pass. For the largest logit it gives
+    // the logarithm of the sum.
     const Tensor from = x.scalar_type() == work.scalar_type() ? x : work.copy_(x);
     const Tensor most = logits.is_cpu() ? at::amax(from, {1}) : Tensor();
     at::_log_softmax_out(work, from, 1, false);
@@ -147,7 +146,7 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits,
   const auto [ignored, columns, weights] =
       targets_of(target, weight, ignore_index, log_sum_exp.scalar_type());
   const Tensor taken = logits.gather(1, columns.unsqueeze(1)).squeeze(1);
-  // Not 0 times what may be infinite.
+  // Masks instead of multiplying by 0, since the loss may be infinite.
   const Tensor losses = (log_sum_exp - taken).mul_(weights).masked_fill_(ignored, 0);
   if (reduction == kNoReduction) return {losses, at::zeros({}, losses.options())};
   const Tensor total = weights.sum();
@@ -168,7 +167,7 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
   const auto [ignored, columns, weights] =
       targets_of(target, weight, ignore_index, log_sum_exp.scalar_type());
   Tensor factors = weights * grad;
-  if (reduction == kMeanOfRows)  // of no rows at all the gradient is 0, and not 0 / 0
+  if (reduction == kMeanOfRows)  // for no rows the gradient is 0, not 0 / 0
     factors.div_(total_weight).masked_fill_(ignored, 0);
   const Gradient gradient{
       logits, log_sum_exp.unsqueeze(1), columns.unsqueeze(1), factors.unsqueeze(1), out};

@@ -1,4 +1,4 @@
-// Dropout whose mask depends on the place of an element in the whole tensor and on nothing else.
+// Dropout with a mask that depends only on an element's position in the whole tensor.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -22,7 +22,7 @@ using at::Tensor;
 
 uint32_t threshold_of(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
-// Elements [0, count) of a run that starts at element `first` of the whole tensor.
+// Processes elements [0, count) of a run that starts at element `first` of the whole tensor.
 template <typename T, typename Wide>
 void drop_run(const T* x,
               T* y,
@@ -65,7 +65,7 @@ void drop(const T* x, T* y, const Runs& runs, const PhiloxKey& key, double p) {
   });
 }
 
-// The word of every element, for devices that we have no kernel of our own for.
+// Returns the word of every element, for devices without our own kernel.
 Tensor words_at(const Tensor& places, const Tensor& rng, int64_t site) {
   const auto c = philox(rng, site, places.bitwise_right_shift(at::Scalar(int64_t{2})));
   const Tensor w = places.bitwise_and(at::Scalar(int64_t{3}));

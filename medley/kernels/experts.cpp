@@ -1,4 +1,4 @@
-// Routed experts: the tokens of each expert gathered, two products, and added back.
+// Routed experts: gathers each expert's tokens, applies two matmuls, and adds the results.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -44,7 +44,7 @@ Tensor activate_backward(std::string_view name, const Tensor& grad, const Tensor
 }
 
 struct Tokens {
-  Tensor rows;   // of x
+  Tensor rows;   // in x
   Tensor slots;  // into the flat weights
 };
 
@@ -66,7 +66,7 @@ std::vector<Tokens> tokens_by_expert(const Tensor& indices, int64_t experts, int
   return tokens;
 }
 
-// The forward pass of one expert, with what its backward pass needs.
+// The forward pass of one expert, with the inputs of its backward pass.
 struct Hidden {
   Tensor x, up, gate, hidden;  // gate is undefined if there is none
 };
@@ -115,7 +115,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> experts_backward(const Tensor& grad,
                                                             std::string_view activation,
                                                             int64_t offset,
                                                             int64_t /*experts*/) {
-  const at::NoGradGuard no_grad;  // what is written in place has no history
+  const at::NoGradGuard no_grad;  // in-place writes need no history
   Tensor dx = at::zeros_like(x), dweights = at::zeros({weights.numel()}, weights.options());
   Tensor dgate_up = at::zeros_like(gate_up), ddown = at::zeros_like(down);
   if (x.size(0) == 0 || gate_up.numel() == 0)
@@ -129,7 +129,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> experts_backward(const Tensor& grad,
     const Hidden h = run_expert(x.index_select(0, tokens[e].rows), w1, down.size(2), activation);
     const Tensor scale = flat_weights.index_select(0, tokens[e].slots).unsqueeze(1);
     Tensor dout = grad.index_select(0, tokens[e].rows);
-    Tensor back = at::mm(dout, w2);  // without the weight: its product with hidden is d weight
+    Tensor back = at::mm(dout, w2);  // without the weight: its matmul with hidden gives d weight
     dweights.index_copy_(0, tokens[e].slots, (back * h.hidden).sum(1).to(weights.scalar_type()));
     const Tensor dhidden = back.mul_(scale), scaled = dout.mul_(scale);
     Tensor ddown_of_expert = ddown.select(0, expert),

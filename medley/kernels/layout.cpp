@@ -1,4 +1,4 @@
-// What lowering puts around communications.
+// Ops that lowering puts around communications.
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

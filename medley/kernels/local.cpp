@@ -1,4 +1,4 @@
-// What localizers write in the place of an ATen op whose label is cut.
+// Ops that localizers write instead of an ATen op whose label is cut.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
@@ -20,9 +20,9 @@ using at::Tensor;
 
 constexpr int64_t kSum = 2;  // at::Reduction::Sum
 
-// The indices into a shard, and which of them lie inside it.
+// The indices into a shard, and which of them are inside it.
 struct Selected {
-  Tensor index;  // an arbitrary valid one where outside
+  Tensor index;  // any valid one if outside
   Tensor inside;
 };
 
@@ -32,7 +32,7 @@ Selected select_range(const Tensor& indices, int64_t offset, int64_t size) {
   return {at::where(inside, local, at::zeros_like(local)), inside};
 }
 
-// Returns the weight of every target: 0 where it is ignored.
+// Returns the weight of every target: 0 if ignored.
 Tensor target_weights(const Tensor& target,
                       const OptionalTensor& weight,
                       int64_t ignore_index,
@@ -85,7 +85,7 @@ Tensor embedding_backward_select(const Tensor& grad,
                                  int64_t offset) {
   const int64_t width = grad.size(-1);
   if (grad.numel() == 0 || num_weights == 0) return at::zeros({num_weights, width}, grad.options());
-  // A row more takes what belongs to other shards, and the padding.
+  // An extra row takes the indices of other shards, and the padding.
   Selected selected = select_range(indices, offset, num_weights);
   if (padding_idx >= 0) selected.inside.logical_and_(indices.ne(padding_idx));
   const Tensor index = selected.index.masked_fill(selected.inside.logical_not(), num_weights);

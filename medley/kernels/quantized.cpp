@@ -1,4 +1,4 @@
-// Weights of four bits, as they are used.
+// Four-bit weights, dequantised for use.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// The same for devices that we have no kernel of our own for.
+// Likewise for devices without our own kernel.
 Tensor by_ops(const Tensor& packed, const Tensor& absmax, const Tensor& code) {
   const Tensor halves = at::stack(
       {packed.bitwise_right_shift(at::Scalar(4)), packed.bitwise_and(at::Scalar(15))}, -1);

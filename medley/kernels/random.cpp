@@ -1,4 +1,4 @@
-// Random numbers that depend on the place of an element in the whole tensor and on nothing else.
+// Random numbers that depend only on an element's position in the whole tensor.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -39,7 +39,7 @@ double normal(const std::array<uint32_t, 4>& words) {
   return radius * std::cos(2.0 * std::numbers::pi * unit(words[2], words[3]));
 }
 
-// make: from four words to an element.
+// make: converts four words to an element.
 template <typename T, typename Make>
 void draw(T* y, const Runs& runs, const PhiloxKey& key, const Make& make) {
   constexpr int64_t kGrain = 4096;
@@ -51,7 +51,7 @@ void draw(T* y, const Runs& runs, const PhiloxKey& key, const Make& make) {
   });
 }
 
-// The same for devices that we have no kernel of our own for.
+// Likewise for devices without our own kernel.
 Tensor unit(const Tensor& low, const Tensor& high) {
   const Tensor bits = high.bitwise_left_shift(at::Scalar(int64_t{21})) +
                       low.bitwise_right_shift(at::Scalar(int64_t{11}));

@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-// Cuts what has come from each member into pieces, one after the other.
+// Cuts each member's message into pieces, one after the other.
 class Pieces {
  public:
   explicit Pieces(const Tensors& received) : received_(received), taken_(received.size()) {}
@@ -128,7 +128,7 @@ Tensors RelayRun::outputs(const Tensors& received) {
 }
 
 std::vector<Tensors> run_together(std::vector<RelayRun>& members) {
-  // [from][to] as each of them sends -> as each of them receives.
+  // [from][to] as sent -> as received.
   const auto exchanged = [](const std::vector<Tensors>& sent) {
     std::vector<Tensors> received(sent.size(), Tensors(sent.size()));
     for (size_t from = 0; from < sent.size(); ++from)

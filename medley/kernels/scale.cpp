@@ -1,5 +1,5 @@
-// The loss scale of devices that compute in f16 (ops/local_ops.h). Powers of two, so that scaling
-// rounds nothing; no look at the values from the host.
+// The loss scale of devices that compute in f16 (ops/local_ops.h). Powers of two keep scaling
+// exact; the host does not read the values.
 
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/full_like.h>

@@ -17,7 +17,7 @@ struct Spares {
 };
 
 Spares& spares() {
-  static auto* all = new Spares;  // a thread that writes may outlive main()
+  static auto* all = new Spares;  // a writing thread may outlive main()
   return *all;
 }
 

@@ -17,18 +17,17 @@ namespace {
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.view({-1}); }
 
-// What the fused kernel takes of one parameter, flat: itself, its gradient, its two moments.
+// The fused kernel's flat inputs for a parameter: itself, its gradient, its two moments.
 constexpr size_t kNumFields = 4;
 using Fields = std::array<at::Tensor, kNumFields>;
 using Types = std::pair<c10::ScalarType, c10::ScalarType>;
 
-// On a processor the fused kernel computes whole vectors at once and what is left of a tensor one
-// by one, which rounds otherwise: an element's new value would depend on the shard that it is in,
-// and differ between stages that hold it. So what is left of all tensors is computed as vectors,
-// too: in one tensor, padded.
+// On a CPU the fused kernel computes whole vectors at once and the rest of a tensor one by one,
+// with other rounding. An element's new value would thus depend on its shard, and differ between
+// stages. To avoid that, the rests of all tensors are computed as vectors in one padded tensor.
 class Remainders {
  public:
-  // Leaves whole vectors of each part, and appends a part that has the rest.
+  // Leaves whole vectors of each part, and appends a part with the rests.
   explicit Remainders(std::vector<Fields>& parts) {
     Fields rest;
     int64_t length = 0;
@@ -75,7 +74,7 @@ class Remainders {
 
 using Lists = std::array<std::vector<at::Tensor>, kNumFields>;
 
-// Decoupled weight decay or not is which kernel it is. Numbers: beta1, beta2, epsilon, weight
+// The kernel decides whether weight decay is decoupled. Numbers: beta1, beta2, epsilon, weight
 // decay.
 template <typename Kernel>
 void fused(std::vector<Updated>& parameters, const UpdateNow& now) {
@@ -117,7 +116,7 @@ void fused(std::vector<Updated>& parameters, const UpdateNow& now) {
   for (Updated& each : parameters) copy_master(each);
 }
 
-// Numbers: momentum, weight decay, Nesterov's.
+// Numbers: momentum, weight decay, Nesterov's momentum.
 void sgd(std::vector<Updated>& parameters, const UpdateNow& now) {
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;

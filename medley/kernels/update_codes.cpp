@@ -13,8 +13,7 @@
 namespace medley {
 namespace {
 
-// The numbers that codes stand for. Code 0 is 0, so that zeroed state is what an optimizer starts
-// with.
+// The values of the codes. Code 0 is 0, so that zeroed state is an optimizer's initial state.
 class CodeBook {
  public:
   CodeBook(bool is_signed, const at::TensorOptions& options) {
@@ -50,7 +49,7 @@ class CodeBook {
  private:
   static constexpr int kDecades = 7;
   static constexpr double kNearZero = 1e-30, kLeast = 1e-37;
-  int64_t zero_ = 0;  // its place among the sorted values
+  int64_t zero_ = 0;  // its index among the sorted values
   at::Tensor values_, between_;
 };
 

@@ -26,7 +26,7 @@ at::Tensor mean_square(const at::Tensor& x, int64_t dim) {
   return x.norm(2, {dim}, /*keepdim=*/true).square_().div_(static_cast<double>(x.size(dim)));
 }
 
-// Of a matrix, with all its singular values between about 0.7 and 1.2.
+// Returns a matrix with all its singular values between about 0.7 and 1.2.
 at::Tensor orthogonalized(const at::Tensor& matrix, const std::vector<double>& numbers) {
   const double a = numbers[2], b = numbers[3], c = numbers[4];
   const bool tall = matrix.size(0) > matrix.size(1);
@@ -44,7 +44,7 @@ at::Tensor orthogonalized(const at::Tensor& matrix, const std::vector<double>& n
 }  // namespace
 
 void adafactor(std::vector<Updated>& parameters, const UpdateNow& now) {
-  const double share = std::pow(now.step, now.numbers[0]);  // of the newest moments
+  const double share = std::pow(now.step, now.numbers[0]);  // share of the newest moments
   const double rate = std::min(now.learning_rate, 1 / std::sqrt(now.step));
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;

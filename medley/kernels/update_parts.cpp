@@ -10,8 +10,8 @@
 namespace medley {
 namespace {
 
-// Makes a tensor that may be written, without turned dims: the fused kernel takes all its tensors
-// for flat ones. The reference of the caller is the only one it has.
+// Makes a tensor writable and contiguous, as the fused kernel requires. The caller has its only
+// reference.
 void own(at::Tensor& tensor) {
   if (!tensor.defined() || (is_unique(tensor) && tensor.is_contiguous())) return;
   tensor = copy_of(tensor);
