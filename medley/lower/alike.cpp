@@ -18,7 +18,7 @@ void expect_alike(bool is_alike, const std::string& place) {
                             place));
 }
 
-// The factors of every dim by their number: what states and choices are about.
+// Compares the factors of every dim by number, since placements and choices refer to them.
 bool have_factors_alike(const Factors& a, const Factors& b) {
   return std::ranges::equal(a.values, b.values, [](const auto& one, const auto& other) {
     return std::ranges::equal(
@@ -50,7 +50,7 @@ void require_alike(const Communication& a, const Communication& b, const std::st
                fmt::format("{}: {}", place, a.name));
 }
 
-// What lives as long as the run is of the same size in both.
+// Checks that values of the run's lifetime have equal sizes in both.
 void require_same_state(const LoweredStage& a, const LoweredStage& b, const std::string& place) {
   for (const Placement& placed : a.inputs) {
     const ValueId value = placed.input.value;

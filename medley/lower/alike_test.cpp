@@ -15,8 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// relu(x w) of sequences of so many tokens of 4 numbers, its sum the loss; that the gradient is of
-// another function plays no part.
+// Returns relu(x w) of sequences of `length` tokens of 4 numbers, with its sum as loss. The
+// gradient is deliberately of another function.
 Graph of_length(int64_t length, const std::string& op = "relu") {
   const std::string text = fmt::format(R"(medley-graph 1
 graph "g"
@@ -70,7 +70,7 @@ std::string refusal(const std::function<void()>& body) {
   return "no error";
 }
 
-// Lowered by itself a graph gives the same program, since nothing here depends on a length.
+// Lowered directly a graph gives the same program, since it depends on no length.
 TEST(Alike, IsTheProgramOfAPlanOfThatLength) {
   const Plan plan = plan_of({{"a/0/0", "a/1/0"}});
   const Program planned = lower(of_length(12), plan, devices(2), {});
@@ -96,7 +96,7 @@ TEST(Alike, AnotherOpIsNamed) {
                     HasSubstr("expected the same but for sizes")));
 }
 
-// Two programs that differ in the size of what lives as long as the run.
+// Two programs with different sizes of a value of the run's lifetime.
 TEST(Alike, StateOfAnotherSizeIsNamed) {
   const Plan plan = plan_of({{"a/0/0"}});
   Program planned = lower(of_length(12), plan, devices(1), {});

@@ -1,4 +1,4 @@
-// Buffers that the step changes, in lowered programs: when they are replaced, and who reads them.
+// Buffers that the step changes, in lowered programs: their replacement, and their readers.
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A scale that forward and backward read and that is halved behind its first reader.
+// Returns a scale that forward and backward read and that is halved behind its first reader.
 Graph halved(const std::string& read_on_the_way_back = "%1") {
   std::string text = R"(medley-graph 1
 graph "halved"
@@ -56,7 +56,7 @@ Plan one_stage(std::vector<Microbatch> microbatches) {
   return plan;
 }
 
-// The buffer is read in the first and changed in the second.
+// The first stage reads the buffer, the second changes it.
 Plan two_stages() {
   Plan plan = one_stage({{4, {4}}, {2, {2}}});
   Stage second;
@@ -74,7 +74,7 @@ ValueId scale_of(const LoweredStage& stage) {
   return kNone;
 }
 
-// The functions that replace the scale.
+// Returns the functions that replace the scale.
 std::vector<FunctionKind> replacing(const LoweredStage& stage) {
   std::vector<FunctionKind> kinds;
   for (const Function& function : stage.functions)
@@ -112,7 +112,7 @@ TEST(ChangingBuffers, AreReplacedWithoutAnOptimizer) {
   EXPECT_EQ(program.stages[0].calls.back(), (Call{FunctionKind::kUpdate, 0}));
 }
 
-// Each forward call then leaves another value to the next; the backward phase has one of its own.
+// Each forward call leaves another value to the next; the backward phase has its own.
 TEST(ChangingBuffers, ChangeWithMicrobatchesThatAreBatches) {
   Plan plan = one_stage({{2, {2}}, {2, {2}}});
   plan.loss_over_microbatches = true;
@@ -156,7 +156,7 @@ TEST(ChangingBuffers, AreSentOnceAStepToOtherReaders) {
   }
 }
 
-// The second stage makes the new value, which ops of the first one read on the way back only. The
+// The second stage makes the new value, which the first one reads only in its backward phase. The
 // first one receives it in each forward call.
 TEST(ChangingBuffers, TakeNewValuesThatAreReadOnTheWayBackOnly) {
   const Program program = lower(halved("%6"), two_stages(), two_devices(), {});
@@ -179,7 +179,7 @@ TEST(ChangingBuffers, StayInOneStageIfMicrobatchesAreBatches) {
   }
 }
 
-// The verifier's word on programs in which somebody reads too late.
+// The verifier's error for programs with too late reads.
 TEST(ChangingBuffers, NobodyReadsWhatHasBeenReplaced) {
   Program program = lowered(one_stage({{4, {4}}}));
   EXPECT_EQ(refusal(program), "accepted");

@@ -72,7 +72,7 @@ class Completer {
     return static_cast<int>(found - result_.part_names.begin());
   }
 
-  // An entry that matches no op would be dropped in silence.
+  // Rejects entries that match no op, which would be dropped silently.
   void check_names() const {
     const std::set<std::string_view> exact(names_.begin(), names_.end());
     for (const auto& [pattern, text] : stage_.ops)
@@ -161,14 +161,14 @@ class Completer {
     return whole();
   }
 
-  // Lies as the update does, if it is divided as the parameter is.
+  // Returns the placement of the update if it is divided as the parameter is.
   State optimizer_state(const Input& input) const {
     if (input.role.kind == StateRole::Kind::kLossScale) return whole();
     const auto& [parameter, state] = updates_.at(input.role.of);
     return factors_.values[at(input.value)] == factors_.values[at(parameter)] ? state : whole();
   }
 
-  // The first factor that is the batch, divided into rows on the first axis.
+  // Returns the first factor that is the batch, divided into rows on the first axis.
   AxisState batch_state(ValueId value) const {
     if (rows_ < 0) return replicated();
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
@@ -197,7 +197,7 @@ class Completer {
     return whole();
   }
 
-  // What the plan says of an op.
+  // The plan's entry for an op.
   struct Planned {
     std::string_view text;
     std::vector<ChoiceText> axes;
@@ -235,11 +235,11 @@ class Completer {
     if (op.name == "medley.accumulate.default") announce_gradient(id);
   }
 
-  // What is done again is done as it was.
+  // Recomputed ops repeat the decision.
   std::vector<Choice> decide(OpId id, const std::optional<Planned>& planned) const {
     const OpId original = originals_[at(id)];
     if (original != kNone) return result_.choices[at(original)];
-    // By axis: what is planned, or what it may be.
+    // By axis: the planned choice, or all valid ones.
     std::vector<std::vector<Choice>> open;
     for (size_t axis = 0; axis < num_axes(); ++axis) {
       const std::optional<Choice> choice = choice_on(id, planned, axis);
@@ -248,8 +248,8 @@ class Completer {
     return cheapest(id, open);
   }
 
-  // The gradient will be needed in the state of its update: whoever else reads it, such as the
-  // norm, finds it there.
+  // Makes the gradient available in the placement of its update, for other readers such as the
+  // norm.
   void announce_gradient(OpId id) {
     const ValueId value = graph_.ops[at(id)].results[0];
     for (const Output& output : graph_.outputs)
@@ -257,8 +257,7 @@ class Completer {
         available_[at(value)].insert(updates_.at(output.name).state);
   }
 
-  // An op whose composite label is to be cut is replaced by its expansion before anything else is
-  // decided.
+  // Replaces an op with a cut composite label by its expansion before any other decision.
   bool expand_first(OpId id, const std::optional<Planned>& planned) const {
     if (const OpId original = originals_[at(id)]; original != kNone)
       return std::count(result_.to_expand.begin(), result_.to_expand.end(), original) > 0;
@@ -300,7 +299,7 @@ class Completer {
     });
   }
 
-  // Nothing if that is open.
+  // Returns nothing if the choice is open.
   std::optional<Choice> choice_on(OpId id,
                                   const std::optional<Planned>& planned,
                                   size_t axis) const {
@@ -320,7 +319,7 @@ class Completer {
       return choice;
     }
     if (planned) {
-      // What has replaced a composite has other labels: it follows what it reads on all axes.
+      // A composite's replacement has other labels: it follows its operands on all axes.
       if (planned->axes[axis].kind == ChoiceText::Kind::kOpen || is_replaced(planned->axes))
         return std::nullopt;
       const std::optional<Choice> choice = resolve(id, planned->axes[axis], name);
@@ -347,7 +346,7 @@ class Completer {
     return std::nullopt;
   }
 
-  // Where the parameter's update is.
+  // Returns the choice at the placement of the parameter's update.
   Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
     const AxisState& update = updates_.at(parameter).state[axis];
     const UpdateOp* op = find_update_op(graph_.ops[at(id)].name);
@@ -362,7 +361,7 @@ class Completer {
     return *cut;
   }
 
-  // What a plan may say of an op, for messages.
+  // Returns the valid choices of an op, for messages.
   std::string permitted(OpId id) const {
     std::string labels, all = "\"replicate\"";
     const Instance& instance = *factors_.instances[at(id)];
@@ -414,7 +413,7 @@ class Completer {
           add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available[axis]));
     const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     const WorkClass work = work_class(op.name);
-    // Partial sums through a product would have every device compute all of it.
+    // Avoids partial sums through a matmul, which every device would compute whole.
     for (size_t g = 0; instance && (work == WorkClass::kMemory || work == WorkClass::kView) &&
                        g < instance->linear.size();
          ++g)
@@ -426,7 +425,7 @@ class Completer {
     return all;
   }
 
-  // Of all combinations.
+  // Searches all combinations.
   std::vector<Choice> cheapest(OpId id, const std::vector<std::vector<Choice>>& open) const {
     using Cost = std::tuple<double, int, size_t>;  // bytes moved, conversions, order
     std::optional<Cost> best_cost;
@@ -463,13 +462,13 @@ class Completer {
   const Prepared& prepared_;
   const Graph& graph_;
   const std::vector<std::string>& names_;
-  const std::vector<OpId> originals_;  // [op] that it does again, or kNone
+  const std::vector<OpId> originals_;  // [op] the op that it repeats, or kNone
   const Factors& factors_;
   const Stage& stage_;
   const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;
   int rows_ = -1;  // index of the part "rows"
   std::vector<int64_t> symbols_;
-  std::vector<std::set<State>> available_;  // [value] states that it has or is brought to anyway
+  std::vector<std::set<State>> available_;  // [value] states that it has or is converted to anyway
   std::map<std::pair<InputKind, std::string>, State> stored_;
   struct Update {
     ValueId parameter = kNone;

@@ -59,7 +59,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   return result;
 }
 
-// What is computed again has the factors that it had.
+// Recomputed values have their original factors.
 Factors factorize(const Prepared& prepared, const KnownFactors& known) {
   const std::vector<OpId> of = originals(prepared);
   std::vector<std::pair<ValueId, ValueId>> alike;
@@ -79,14 +79,15 @@ Completed undecided(Prepared prepared, const KnownFactors& known = {}) {
 
 using Blocks = std::optional<std::vector<size_t>>;
 
-// [stage] the blocks that the same stages of another size recompute; absent if `planned` is empty.
+// Returns [stage] the blocks that the stages of another size recompute; absent if `planned` is
+// empty.
 std::vector<Blocks> blocks_of(const std::vector<Completed>& planned, size_t stages) {
   std::vector<Blocks> blocks(stages);
   for (size_t s = 0; s < planned.size(); ++s) blocks[s] = planned[s].prepared->blocks;
   return blocks;
 }
 
-// Of a plan with one stage, the whole graph.
+// Returns the one stage of a plan, with the whole graph.
 Completed only_stage(const GraphAnalysis& analysis,
                      const Pipeline& pipeline,
                      const Blocks& blocks) {
@@ -100,7 +101,7 @@ Completed only_stage(const GraphAnalysis& analysis,
                             .blocks = blocks}));
 }
 
-// What a pipeline updates of the parameters that owners divide.
+// Returns a pipeline's updates of parameters that owners divide.
 UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnalysis& analysis) {
   const Graph& graph = analysis.graph;
   const Optimizer& optimizer = analysis.optimizer;
@@ -111,7 +112,7 @@ UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnaly
     const auto division = owners.division(output.name);
     if (!division) continue;
     int64_t elements = 1;
-    // What is updated whole is not divided.
+    // Undivided updates stay whole.
     if (!optimizer.updates() ||
         update_op_of(optimizer.rule_for(output.name)).unit == UpdateUnit::kElement)
       for (const Size& size : type_of(graph, output.value).shape) elements *= evaluate(size, {});
@@ -121,7 +122,7 @@ UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnaly
   return updated;
 }
 
-// Replaces composites that are to be cut; nothing is decided about what replaces them.
+// Replaces composites that are to be cut; their replacements are undecided.
 Completed expand(const Completed& completed, const std::vector<OpId>& ids) {
   Prepared expanded = expand_ops(*completed.prepared, ids);
   const KnownFactors known =
@@ -157,7 +158,7 @@ std::vector<Completed> split(PreparedStages& prepared,
   return stages;
 }
 
-// Returns the prepared stages of all pipelines, one after the other.
+// Returns the prepared stages of all pipelines, in order.
 std::vector<Completed> split(PreparedStages& prepared,
                              const Plan& plan,
                              const std::vector<Completed>& planned = {}) {
@@ -225,7 +226,7 @@ Completed PreparedStages::stage(const Partition& parts,
   Key key{stage > 0 ? parts.cuts[at - 1] : 0,
           at < parts.cuts.size() ? parts.cuts[at] : kNone,
           recompute,
-          recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on them
+          recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on the count
           duties,
           blocks,
           {},
@@ -263,8 +264,8 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
     if (!key.duties.counts || context.updated.elsewhere.contains(input.name))
       context.counted_elsewhere.insert(input.name);
   }
-  // The view that splits a weight may be in another stage: the weight has the factors of the whole
-  // graph, under any cuts, with a backward pass or without.
+  // Another stage may have the view that splits a weight. The weight keeps the whole graph's
+  // factors, under any cuts, with or without a backward pass.
   Prepared prepared = prepare(own.graph, analysis_.optimizer, context);
   const KnownFactors known =
       known_inputs(analysis_.prepared->graph, *analysis_.factors, prepared.graph);
@@ -298,7 +299,7 @@ std::vector<Completed> prepare_stages(const GraphAnalysis& analysis,
 }
 
 std::vector<Completed> complete_stages(std::vector<Completed> stages, const Plan& plan) {
-  std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there
+  std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its index there
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) places.emplace_back(p, s);
   for_each_in_parallel(stages.size(), [&](size_t i) {

@@ -1,4 +1,4 @@
-// Plans of devices that compute in different types, lowered.
+// Lowered plans of devices with different compute types.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-// relu(x A B) in bf16, its sum the loss; that the gradient is of another function plays no part.
+// Returns relu(x A B) in bf16, with its sum as loss. The gradient is deliberately of another
+// function.
 Graph two_products() {
   return parse_graph(R"(medley-graph 1
 graph "g"
@@ -83,7 +84,7 @@ Plan plan_of(std::vector<Stage> stages, std::vector<int64_t> lengths = {}) {
   return plan;
 }
 
-// The middle dim is divided, so what the second product gives is a partial sum.
+// The middle dim is divided, so the second matmul gives a partial sum.
 Plan tensors() {
   Stage stage = on({"a/0/0", "b/0/0"});
   stage.states = {{"A", "S(1, inner)"}, {"B", "S(0, inner)"}};
@@ -121,7 +122,7 @@ TEST(LowerTypes, SoDoesWhatStagesSend) {
   const Plan plan = plan_of({on({"a/0/0"}), second});
   EXPECT_THAT(exchanged(lowered(plan, {kBF16, kBF16})), IsSupersetOf({kBF16}));
   EXPECT_THAT(exchanged(lowered(plan, {kF16, kF16})), IsSupersetOf({kF16}));
-  // Half of the bytes of f32, and the same numbers: what rounds to f16 does so on one of both ends.
+  // Half of the bytes of f32 and equal values: rounding to f16 happens on one of both ends.
   for (const auto& types : {std::vector{kBF16, kF16}, {kF16, kBF16}, {kF32, kF16}}) {
     const Program program = lowered(plan, types);
     EXPECT_THAT(exchanged(program), AllOf(Contains(kF16), Not(Contains(kBF16)))) << print(program);
@@ -149,10 +150,10 @@ TEST(LowerTypes, ADeviceOfF16HasTheLossScaled) {
   EXPECT_NE(program.stages[0].commit, kNone);
 }
 
-// Of a device that computes in f32 what is bf16 elsewhere takes twice as much.
+// On a device that computes bf16 values in f32 they take twice the memory.
 TEST(LowerTypes, MemoryIsThatOfTheType) {
   Plan rows = plan_of({on({"a/0/0", "b/0/0"})});
-  rows.global_batch = 400;  // so that activations are more than gradients
+  rows.global_batch = 400;  // activations exceed gradients
   rows.pipelines[0].microbatches = {{400, {200, 200}}};
   const Program program = lowered(rows, {kBF16, kF32});
   const MemoryUse half = memory_use(program.stages[0], 0), full = memory_use(program.stages[0], 1);

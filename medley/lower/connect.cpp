@@ -14,7 +14,7 @@
 namespace medley {
 namespace {
 
-// The dims of a value that can be cut: by the outermost factor.
+// The cuttable dims of a value, by the outermost factor.
 struct OuterFactor {
   int dim, position;
   Size full;
@@ -39,9 +39,9 @@ SymbolTable::RemoteDivision division(const DecidedStage& stage, int part) {
   return result;
 }
 
-// As the value is cut already on axis 0, if that is at the outermost factor of a dim; else evenly
-// in the dim that the other end cuts; else in the first dim that is large enough, or in the largest
-// one. What axis 0 has left axis 1 cuts evenly.
+// Returns the cut of axis 0 if that is at the outermost factor of a dim. Otherwise cuts evenly the
+// dim that the other end cuts, else the first large enough dim, else the largest one. Axis 1 cuts
+// the remainder evenly.
 TransferEnd transfer_end(const DecidedStage& stage, ValueId value, int preferred_dim) {
   const std::vector<std::string>& names = stage.completed.assignment.part_names;
   const auto even = static_cast<int>(std::find(names.begin(), names.end(), kEven) - names.begin());
@@ -83,7 +83,7 @@ struct Sent {
   OpId producer;
 };
 
-using Stages = std::span<const DecidedStage>;  // of one pipeline
+using Stages = std::span<const DecidedStage>;  // within one pipeline
 
 std::map<std::string, Sent> all_sent(Stages stages) {
   std::map<std::string, Sent> sent;
@@ -100,7 +100,7 @@ std::map<std::string, Sent> all_sent(Stages stages) {
   return sent;
 }
 
-// Whether the stage receives a value as that of a buffer in the next step only.
+// Returns whether the stage receives a value only as a buffer's value of the next step.
 bool is_new_value_only(const DecidedStage& stage, ValueId value) {
   const Graph& graph = stage.completed.prepared->graph;
   return std::ranges::any_of(graph.outputs,
@@ -111,7 +111,7 @@ bool is_new_value_only(const DecidedStage& stage, ValueId value) {
              graph.ops, [&](const Op& op) { return std::ranges::count(operands(op), value) > 0; });
 }
 
-// Whether the stage first reads a value that it receives in its backward phase only.
+// Returns whether the stage's first read of a received value is in its backward phase.
 bool is_read_late(const DecidedStage& stage, ValueId value) {
   for (const Op& op : stage.completed.prepared->graph.ops) {
     const std::vector<ValueId> read = operands(op);
@@ -121,8 +121,8 @@ bool is_read_late(const DecidedStage& stage, ValueId value) {
   return true;
 }
 
-// A lane is known by its stages and the phase in which it is sent; new values of buffers, which are
-// sent once a step, have their own, as of the update.
+// A lane is identified by its stages and the phase of sending. New values of buffers, sent once a
+// step, have their own, that of the update.
 using Lane = std::tuple<int, int, Phase, bool>;
 struct Link {
   std::string name;
@@ -130,7 +130,7 @@ struct Link {
   ValueId received;
 };
 
-// What travels on each lane, in the order in which it is sent.
+// Returns the values of each lane, in the order of sending.
 std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   const std::map<std::string, Sent> sent = all_sent(stages);
   std::map<Lane, std::vector<Link>> lanes;
@@ -153,16 +153,15 @@ std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   return lanes;
 }
 
-// Of the devices of both stages. Where one of them computes in f16, that is what crosses: a value
-// is rounded as the receiver would round it, before or after. In a stage that computes in another
-// type nothing can be bf16.
+// Returns the exchange type between both stages' devices: f16 if one of them computes in it, since
+// rounding before or after is equal. A stage with another compute type has no bf16 values.
 DType wire_between(const DecidedStage& from, const DecidedStage& to) {
   const DType sent = wire_type(from.bf16_as), received = wire_type(to.bf16_as);
   if (sent == received) return sent;
   return sent == DType::kF16 || received == DType::kF16 ? DType::kF16 : DType::kF32;
 }
 
-// The sums over stages: of the norm, of the loss and of metrics.
+// Connects the sums over stages: of the norm, of the loss and of metrics.
 void connect_sums(const std::vector<DecidedStage>& stages,
                   int64_t global_batch,
                   std::vector<Connections>& all) {
@@ -207,7 +206,7 @@ TensorType summed_type(const std::string& name,
   const Size rows = is_carried(name) ? Size(global_batch) : SymbolTable::batch();
   for (Size& size : summed.shape)
     if (!size.is_constant()) size = rows * Size(size.coefficient);
-  // Process groups have no sums of these.
+  // Process groups cannot sum bool.
   if (summed.dtype == DType::kBool) summed.dtype = DType::kU8;
   if (summed.dtype == DType::kI16) summed.dtype = DType::kI32;
   return summed;
@@ -215,7 +214,7 @@ TensorType summed_type(const std::string& name,
 
 namespace {
 
-// Lanes are numbered from `number` on. Returns the number after the last.
+// Numbers lanes from `number` on. Returns the number after the last.
 int connect_pipeline(Stages stages,
                      const Pipeline& pipeline,
                      int number,
@@ -237,7 +236,7 @@ int connect_pipeline(Stages stages,
       crossing.name = link.name;
       crossing.from = transfer_end(sender, link.sent.value, -1);
       crossing.to = transfer_end(receiver, link.received, crossing.from.dim);
-      // If it was free to choose, it cuts where the other one does.
+      // A free choice follows the other end's cut.
       crossing.from = transfer_end(sender, link.sent.value, crossing.to.dim);
       crossing.lane = number;
       crossing.depth = slots * static_cast<int>(links.size());
@@ -251,7 +250,7 @@ int connect_pipeline(Stages stages,
   return number;
 }
 
-// Every pipeline adds once to the weight of a loss, whichever of its stages read it.
+// Every pipeline adds once to a loss's normaliser, whichever of its stages read it.
 void connect_weights(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
   std::map<std::string, std::vector<int>> devices;
   std::set<std::pair<int, std::string>> counted;  // by pipeline

@@ -18,10 +18,10 @@ constexpr std::string_view kLogSoftmaxBackward = "aten._log_softmax_backward_dat
 constexpr std::string_view kLoss = "aten.nll_loss_forward.default";
 constexpr std::string_view kLossBackward = "aten.nll_loss_backward.default";
 
-// Below, little memory is saved, and the kernels that there are take one launch each.
+// Below this, fusing saves little memory, and PyTorch's kernels take one launch each.
 constexpr int64_t kFewestClasses = 2048;
-// On a GPU ours take a third longer than those of PyTorch (benchmarks/results/gpu_202611.md): where
-// the logits of 8,192 rows, three times in f32, are more than a sixteenth of its memory.
+// On a GPU our kernels take a third longer than PyTorch's (benchmarks/results/gpu_202611.md). They
+// are used if the logits of 8,192 rows, three times in f32, exceed a sixteenth of its memory.
 constexpr double kBytesOfAClass = 16.0 * 8192 * 3 * 4, kMostClasses = 1e15;
 
 class CrossEntropy {
@@ -64,7 +64,7 @@ class CrossEntropy {
   Op& op(OpId id) { return graph_.ops[at(id)]; }
   const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
 
-  // Returns the op that alone reads a value, or kNone.
+  // Returns the only reader of a value, or kNone.
   OpId reader(ValueId value) const {
     const std::vector<OpId>& all = readers_[at(value)];
     return all.size() == 1 ? all[0] : kNone;
@@ -79,7 +79,7 @@ class CrossEntropy {
            (logits.dtype == DType::kF32 || logits.dtype == DType::kF64);
   }
 
-  // Who reads the log-probabilities, if nobody does but the loss and its backward ops.
+  // Returns the readers of log-probabilities if they are only the loss and its backward ops.
   std::optional<Uses> uses_of(ValueId scores) {
     Uses found;
     for (OpId id : readers_[at(scores)]) {
@@ -112,7 +112,7 @@ class CrossEntropy {
            type(op(id).results[0]).shape == type(tensor_argument(op(id), 0)).shape;
   }
 
-  // The cast from 16 bits that made `x`, and the views behind it; empty if none did.
+  // Returns the cast from 16 bits that made `x`, and the views behind it; empty if there is none.
   std::vector<OpId> casts_before(ValueId x) {
     std::vector<OpId> found;
     for (ValueId value = x;;) {
@@ -142,7 +142,7 @@ class CrossEntropy {
     }
   }
 
-  // A cast and a view, one behind the other, the other way round.
+  // Swaps a cast and a view that follow each other.
   void swap(OpId first, OpId second) {
     Op &a = op(first), &b = op(second);
     const ValueId from = tensor_argument(a, 0), between = a.results[0];
@@ -185,7 +185,7 @@ class CrossEntropy {
     }
   }
 
-  // Returns the logits before they were cast, if all gradients are cast back; else as they are.
+  // Returns the logits before their cast, if all gradients are cast back; else the logits.
   ValueId without_cast(OpId softmax, Uses& found) {
     const ValueId x = tensor_argument(op(softmax), 0);
     const std::vector<OpId> before = casts_before(x);

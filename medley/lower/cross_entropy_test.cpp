@@ -16,8 +16,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Logits of a product in 16 bits, their cross entropy in f32, as autocast and transformers have it:
-// a view stands between the cast and the softmax. `more` reads the log-probabilities, too.
+// Returns logits of a matmul in 16 bits and their cross entropy in f32, as in autocast and
+// transformers, with a view between the cast and the softmax. `more` also reads the
+// log-probabilities.
 std::string autocast_graph(int64_t classes, const std::string& more = "") {
   const std::string c = std::to_string(classes);
   std::string text =
@@ -79,7 +80,7 @@ std::string text_of_program(const std::string& graph) {
   return print(program_of(parse_graph(graph, "m.graph"), {{8, {5, 3}}}));
 }
 
-// The cast and the view change places, so that nothing is f32 but a number per row.
+// The cast and the view are swapped, so only a number per row is f32.
 TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
   EXPECT_THAT(text_of_program(autocast_graph(5000)),
               AllOf(HasSubstr("= medley.log_sum_exp.default("),
@@ -89,13 +90,13 @@ TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
                     Not(HasSubstr("f32[b*4, 5000]"))));
 }
 
-// Of few classes little is saved.
+// Few classes save little memory.
 TEST(CrossEntropy, OfFewClassesIsAsItWas) {
   EXPECT_THAT(text_of_program(autocast_graph(1000)),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
 
-// On a GPU time is lost, and of a large one little memory is saved.
+// On a GPU it costs time, and saves little memory on a large one.
 TEST(CrossEntropy, OnAGpuIsAMatterOfItsMemory) {
   const auto is_ours = [](int64_t classes, double memory) {
     const Graph graph = parse_graph(autocast_graph(classes), "m.graph");
@@ -115,8 +116,8 @@ TEST(CrossEntropy, WhoseLogProbabilitiesAreReadIsAsItWas) {
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
 
-// In f32 the logits stay in the place of log-probabilities, and the gradient is written over them:
-// both lived at once before.
+// In f32 the logits replace log-probabilities, and the gradient overwrites them, instead of both
+// living at once.
 TEST(CrossEntropy, TakesNoMoreThanTheLogits) {
   std::ifstream file("tests/data/gpt.graph");
   std::stringstream text;

@@ -49,7 +49,7 @@ void GradientSync::finish() {
   for (int communication : posted_relays_) graph_.wait(communication);
 }
 
-// Whether a gradient of it is still on its way through the mesh.
+// Returns whether a gradient of the relay is still being reduced within the mesh.
 bool GradientSync::waits_in_mesh(const Relaying& relaying) const {
   for (size_t t = 0; t < relaying.given.size(); ++t) {
     const StageRelay::Tensor& tensor = relaying.relay->tensors[t];
@@ -85,7 +85,7 @@ int GradientSync::post_relay(const StageRelay& relay, const std::vector<ValueId>
   return id;
 }
 
-// What a stage has of a value at an end.
+// Returns the type of a stage's part of a value at an end.
 TensorType GradientSync::type_of_end(ValueId value, const StageRelay::End& end) {
   MEDLEY_CHECK(!graph_.shares.contains(value));
   if (end.share) graph_.shares[value] = *end.share;
@@ -123,7 +123,7 @@ void GradientSync::post_relay(const Relaying& relaying) {
   posted_relays_.push_back(id);
 }
 
-// From now on the value is the sum.
+// Replaces the value by the sum.
 void GradientSync::finish_relay(ValueId value, const Relayed& relayed) {
   graph_.wait(relayed.communication);
   if (relayed.end.share) graph_.shares[value] = *relayed.end.share;

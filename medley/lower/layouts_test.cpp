@@ -1,5 +1,5 @@
-// What a program places, as boxes (medley/boxes): the offsets and lengths in its tables are those
-// of the layouts that its states and parts say, and the stages that have a value agree about it.
+// A program's placements as boxes (medley/boxes): the offsets and lengths in its tables are those
+// of its states and parts, and all stages with a value agree about it.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -105,7 +105,7 @@ TEST(Layouts, OfRandomProgramsAreThoseOfTheirTables) {
         compare_with_tables(stage, rows, stage.inputs, "", found);
         compare_with_tables(stage, rows, stage.gradients, "gradient ", found);
       }
-      // A tied weight lies in several stages, each of which has all of it.
+      // Several stages have a tied weight, each the whole of it.
       for (const auto& [name, layouts] : found) {
         several += layouts.size() > 1 ? 1 : 0;
         for (const Cell& cell : cells_of(layouts).cells)

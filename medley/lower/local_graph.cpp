@@ -103,7 +103,7 @@ ValueId LocalGraph::shard(ShardOp op, ValueId local, const Piece& piece, const T
                                   piece.length,
                                   type.shape};
   const bool places = op == ShardOp::kPlace;
-  if (places) arguments.emplace_back(0.0);  // around it
+  if (places) arguments.emplace_back(0.0);  // padding
   return add_op(
       places ? "medley.place.default" : "medley.take.default", std::move(arguments), type);
 }

@@ -55,7 +55,7 @@ std::optional<ValueId> LocalValues::find(ValueId value, const State& state) cons
   if (found == held_.end()) return std::nullopt;
   for (const Held& held : found->second) {
     if (held.input || held.phase == graph_.phase()) return held.local;
-    // What was made of a parameter is made again in each phase: a gathered parameter is not kept.
+    // Values made of a parameter are recomputed in each phase, so a gathered parameter is not kept.
     if (is_run_input(value) && !saved_.contains(value)) continue;
     const Lifetime lifetime = graph_.stage.lifetimes[at(held.local)];
     if (held.phase < graph_.phase() &&
@@ -71,7 +71,7 @@ State LocalValues::on_axes_that_matter(State state, const State& as) const {
   return state;
 }
 
-// Sums over both axes are one over the mesh.
+// Merges sums over both axes into one over the mesh.
 std::vector<Conversion> LocalValues::conversions(const State& from, const State& to) const {
   if (graph_.stage.mesh.size() > 1 && from == State(graph_.stage.mesh.size(), partial_sum()) &&
       to == graph_.whole())
@@ -99,8 +99,8 @@ ValueId LocalValues::in_state(ValueId value, const State& wanted) {
   return convert(value, own_state(value), state);
 }
 
-// What only passed through views is converted where it was made, once for all of its views: a
-// partial sum, or a parameter that is gathered.
+// Converts values behind views at their origin, once for all views: partial sums, or gathered
+// parameters.
 std::optional<ValueId> LocalValues::view_of_converted(ValueId value, const State& state) {
   const OpId producer = graph_.source.values[at(value)].producer;
   if (state != graph_.whole() || producer == kNone) return std::nullopt;
@@ -195,7 +195,7 @@ void LocalValues::agree(ValueId value) {
   }
 }
 
-// What is local before the first communication is done first: it makes that smaller.
+// Does local conversions before the first communication, which makes that smaller.
 void LocalValues::start(ValueId value, const State& wanted) {
   const State state = on_axes_that_matter(wanted, own_state(value));
   if (find(value, state)) return;

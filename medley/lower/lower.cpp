@@ -17,7 +17,7 @@
 namespace medley {
 namespace {
 
-// [device] what kernels keep for themselves; empty if nothing.
+// Returns [device] workspace bytes of kernels, or empty.
 std::vector<int64_t> workspaces_of(const std::vector<int>& devices, const Cluster& cluster) {
   std::vector<int64_t> bytes;
   for (int device : devices)

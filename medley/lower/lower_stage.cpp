@@ -1,4 +1,4 @@
-// One stage of a plan as its devices execute it: lower_stage().
+// lower_stage(): the program of one stage's devices.
 
 #include "medley/lower/lower_stage.h"
 
@@ -19,7 +19,7 @@
 namespace medley {
 namespace {
 
-// Returns where a tensor of the whole graph is cut in a state.
+// Returns the cuts of a whole graph's tensor in a placement.
 Placement placement(LocalGraph& local, const Input& input, ValueId whole, const State& at) {
   Placement placed{input, at, {}, {}};
   for (const auto& dim : local.completed.factors->values[static_cast<size_t>(whole)]) {
@@ -78,7 +78,7 @@ void describe_factors(LocalGraph& graph, ValueId value, const State& at, LocalFo
   }
 }
 
-// Rewrites an op of the whole graph to the part that a device computes.
+// Rewrites an op of the whole graph to a device's part.
 void localize(LocalGraph& graph,
               OpId id,
               const std::vector<Choice>& choice,
@@ -148,7 +148,7 @@ class Lowering {
       const Phase before = i > 0 ? graph_.ops[i - 1].phase : Phase::kForward;
       if (before != phase && before == Phase::kBackward) end_backward();
       if (before != phase && phase == Phase::kBackward) transfers_.receive_new_values();
-      // Before the update waits for anybody.
+      // Before the update waits for others.
       if (before != phase && phase == Phase::kUpdate) begin_update();
       local_.enter(phase_of(graph_.ops[i]), false);
       emit(static_cast<OpId>(i));
@@ -174,7 +174,7 @@ class Lowering {
     local_.stage.inputs.push_back(placement(local_, local, input.value, state(input.value)));
   }
 
-  // The rows of the whole batch are a buffer, on every device.
+  // Every device has the rows of the whole batch in a buffer.
   void add_carried_input(const Input& input, const std::string& name, TensorType type) {
     type.dtype = type_of(graph_, input.value).dtype;
     local_.enter(Phase::kForward, false);
@@ -202,7 +202,7 @@ class Lowering {
     rows_[name] = local_.add_op("medley.accumulate.default", {ValueArgument{placed}}, type);
   }
 
-  // Sums over a batch that is a micro-batch are known when it goes forward.
+  // Returns the forward phase for sums over a batch that is one micro-batch.
   Phase phase_of(const Op& op) const {
     return batches_ > 0 && is_prologue(op.phase) ? Phase::kForward : op.phase;
   }
@@ -272,24 +272,24 @@ class Lowering {
     local_.enter(phase, false);
   }
 
-  // A commit is for all devices, also where some or all of them could do without the others; so is
-  // whether the gradients are finite.
+  // Returns all devices for a commit, even if some need no others, and for the check of finite
+  // gradients.
   std::vector<int> norm_devices() const {
     const bool alone = connections_.norm_devices.empty() && local_.stage.devices.size() > 1;
     const bool for_all = options_.commit || completed_.prepared->scales_loss;
     return for_all && alone ? local_.stage.devices : connections_.norm_devices;
   }
 
-  // A stage without a backward phase has nothing to give, but takes.
+  // A stage without a backward phase only receives.
   void begin_update() {
     local_.enter(Phase::kUpdate, false);
     sync_.flush();
-    // New values set out behind all sums.
+    // New values leave after all sums.
     if (!connections_.values.empty()) sync_.finish();
     send_new_values();
   }
 
-  // To the other stages that hold a buffer, in the order of the ops.
+  // Sends a buffer's new value to the other stages that store it, in the order of the ops.
   void send_new_values() {
     for (const Op& op : graph_.ops)
       for (ValueId value : op.results)
@@ -304,8 +304,8 @@ class Lowering {
         }
   }
 
-  // After the last micro-batch, weights become the whole step's at once, and gradients set out for
-  // where the update needs them.
+  // After the last micro-batch, replaces normalisers by those of the whole step and starts the
+  // gradients' conversion for the update.
   void synchronise(const Op& op) {
     local_.enter(op.phase, true);
     if (is_prologue(op.phase)) sum_weight(op);
@@ -320,7 +320,7 @@ class Lowering {
     local_.enter(op.phase, false);
   }
 
-  // Sums a weight over this pipeline, then over all.
+  // Sums a normaliser over this pipeline, then over all.
   void sum_weight(const Op& op) {
     const ValueId weight = op.results[0];
     values_.in_state(weight, local_.whole());
@@ -337,7 +337,7 @@ class Lowering {
     sync_.flush();
   }
 
-  // The backward phase of a micro-batch reads buffers as they were before the next one.
+  // The backward phase of a micro-batch reads buffers from before the next one.
   void save_changing_buffers() {
     local_.enter(Phase::kForward, false);
     for (const Output& output : graph_.outputs)
@@ -347,8 +347,8 @@ class Lowering {
           values_.save_for_backward(input.value);
   }
 
-  // The new value of a buffer, which its readers may see until the end of the step, when it takes
-  // the place of the old one; or as soon as the micro-batch has gone forward.
+  // Returns a buffer's new value. It replaces the old one at the end of the step, or as soon as the
+  // micro-batch has gone forward.
   ValueId new_value(ValueId value, const State& kept) {
     const bool comes_at_the_end = std::ranges::any_of(
         connections_.receives,
@@ -373,7 +373,7 @@ class Lowering {
                                             inputs.at({InputKind::kParameter, input.name})});
   }
 
-  // Brings every output to where it is kept, and notes what replaces what.
+  // Converts every output to its stored placement, and records the replacements.
   void store_outputs() {
     LocalInputs inputs;
     for (const Placement& placed : local_.stage.inputs)
@@ -514,7 +514,7 @@ class Lowering {
   StepSums sums_;
   GradientSync sync_;
   std::map<Phase, std::vector<Assign>> assigns_;
-  std::map<std::string, ValueId> rows_;  // of metrics with rows, what this device has
+  std::map<std::string, ValueId> rows_;  // this device's rows of metrics
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ Cluster a_pair() {
   return cluster;
 }
 
-// The plan of both data-parallel strategies: rows, and nothing else.
+// Returns the plan of both data-parallel strategies: only rows.
 Plan rows_plan(std::vector<Microbatch> microbatches) {
   Plan plan;
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
@@ -49,7 +49,7 @@ std::vector<std::string> names(const LoweredStage& stage) {
   return all;
 }
 
-// Rows over devices need three exchanges and no more: the loss weight, one bucket of gradients, the
+// Rows over devices need exactly three exchanges: the normaliser, one bucket of gradients, the
 // loss.
 TEST(Lower, DataParallelIsRowsAndReductions) {
   const Graph graph = mlp();
@@ -88,7 +88,7 @@ TEST(Lower, MicrobatchIsATable) {
                           Call{FunctionKind::kUpdate, 0}));
 }
 
-// One device is the same path without exchanges.
+// One device takes the same path without exchanges.
 TEST(Lower, OneDeviceExchangesNothing) {
   Plan plan = rows_plan({{8, {8}}});
   plan.pipelines[0].stages[0].mesh = {{"x"}, {1}, {"a/0/0"}};
@@ -114,14 +114,14 @@ TEST(Lower, ZeroOneScattersGradients) {
                           "all_gather",
                           "all_gather",
                           "all_gather"));
-  std::vector<int64_t> halves;  // of a gradient, that the first device keeps and that it sends
+  std::vector<int64_t> halves;  // halves of a gradient: kept and sent by the first device
   for (const Communication& each : stage.communications)
     for (const Size& size : each.send) halves.push_back(evaluate(size, stage.tables[0][0]));
   const int64_t w2 = 32 * 4 / 2, b2 = 4 / 2, w1 = 16 * 32 / 2, b1 = 32 / 2;
   EXPECT_THAT(halves, ElementsAre(w2, w2, b2, b2, w1, w1, b1, b1));
 }
 
-// Following one device for all that have equal sizes is following each.
+// Following one device for all with equal sizes is following each.
 TEST(MemoryUses, AreThoseOfEachDevice) {
   Cluster cluster = a_pair();
   cluster.pools[0].count = 4;
@@ -140,7 +140,7 @@ TEST(MemoryUses, AreThoseOfEachDevice) {
   EXPECT_NE(uses[0].peak, uses[1].peak);
 }
 
-// Once on each device of such a kind, and not among what updates and saves are about.
+// Once on each device of the type, separate from updates and saved values.
 TEST(MemoryUses, CountWhatKernelsKeep) {
   const Plan plan = rows_plan({{8, {4, 4}}});
   Cluster cluster = a_pair();

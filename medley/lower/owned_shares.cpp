@@ -18,10 +18,10 @@ namespace {
 struct Owner {
   size_t stage = 0;
   FactorSizes factors;
-  State update;  // where in the mesh
+  State update;  // place in the mesh
 };
 
-// A factor of an owner's: `size` indices, of `inner` neighbours each.
+// An owner's factor: `size` indices, of `inner` neighbours each.
 struct KnownFactor {
   int position = 0;
   int64_t size = 1, inner = 1;
@@ -38,7 +38,7 @@ std::vector<KnownFactor> known_factors(const FactorSizes& sizes) {
   return {factors.rbegin(), factors.rend()};
 }
 
-// The same factor in all owners, and where pipelines cut it.
+// One factor in all owners, and the pipelines' cuts of it.
 struct SharedCut {
   std::vector<KnownFactor> factors;  // [owner]
   int64_t unit = 1;                  // neighbours that no owner cuts
@@ -53,7 +53,7 @@ class ParameterDivision {
                     const std::vector<Owner>& all)
       : stages_(stages), parameter_(parameter), owners_(owners), all_(all) {}
 
-  // [owner]
+  // Returns [owner] shares.
   std::vector<OwnedShare> run() const {
     std::optional<SharedCut> best;
     for (const KnownFactor& factor : known_factors(all_[0].factors)) {
@@ -74,7 +74,7 @@ class ParameterDivision {
   }
 
  private:
-  // Nothing if not all owners know the factor, or it cannot be cut so.
+  // Returns nothing unless all owners know the factor and it can be cut in this way.
   std::optional<SharedCut> divide(const KnownFactor& first) const {
     SharedCut division;
     for (const Owner& owner : all_) {
@@ -99,7 +99,7 @@ class ParameterDivision {
     return division;
   }
 
-  // What one device owns at most, relative to the tensor and its pipeline's share.
+  // Returns a device's largest owned part, relative to the tensor and its pipeline's share.
   double most(const SharedCut& division) const {
     const auto units = static_cast<double>(division.factors[0].span() / division.unit);
     double most = 0;
@@ -156,7 +156,7 @@ std::vector<OwnedShares> divide_updates(const std::vector<DecidedStage>& stages,
   std::vector<OwnedShares> shares(stages.size());
   const Owners owners(plan);
   for (const auto& [parameter, all] : find_owners(stages)) {
-    // The only owner has all, also of what has no factors.
+    // A single owner has the whole value, even without factors.
     if (all.size() == 1) continue;
     const Owners::Division division = *owners.division(parameter);
     const std::vector<OwnedShare> own = ParameterDivision(stages, parameter, division, all).run();

@@ -1,4 +1,4 @@
-// Owners over pipelines, as the program has them.
+// Owners over pipelines in lowered programs.
 
 #include "medley/lower/owned_shares.h"
 
@@ -35,7 +35,7 @@ Cluster owners_of(int count) {
   return cluster;
 }
 
-// What the devices of a stage have, by their tables.
+// Returns the layout of a stage's devices, from their tables.
 Layout layout_in_tables(const LoweredStage& stage, const Placement& placed) {
   Layout layout;
   for (const std::vector<Size>& dim : placed.factors)
@@ -54,7 +54,7 @@ Layout layout_in_tables(const LoweredStage& stage, const Placement& placed) {
   return layout;
 }
 
-// By name, in each stage that has some of it.
+// Returns the layouts by name, in each stage with a part of it.
 std::map<std::string, std::vector<Layout>> states_of(const Program& program) {
   std::map<std::string, std::vector<Layout>> states;
   for (const LoweredStage& stage : program.stages)
@@ -64,8 +64,8 @@ std::map<std::string, std::vector<Layout>> states_of(const Program& program) {
   return states;
 }
 
-// Of what no owner divides, every stage that holds the parameter has all; of the rest, one stage
-// has each element.
+// Every stage with an undivided parameter has the whole of it. In a divided one, each element is in
+// one stage.
 TEST(OwnedShares, EveryElementIsUpdatedInOnePlace) {
   const Cluster cluster = owners_of(6);
   std::vector<std::string> names;
@@ -107,7 +107,7 @@ class TwoPipelines : public testing::Test {
     plan.pipelines[1].stages = {{.mesh = {{"x"}, {1}, {"a/2/0"}}}};
   }
 
-  // The state's boxes, pipeline after pipeline, device after device; "-": nothing.
+  // Returns the state's boxes, pipeline after pipeline, device after device; "-": empty.
   std::vector<std::string> boxes(const std::string& state) const {
     std::vector<std::string> texts;
     const Program program = lower(graph, plan, cluster, {});
@@ -136,7 +136,7 @@ TEST_F(TwoPipelines, AFactorIsCutThatNoMeshCuts) {
               ElementsAre("[0, 4) x [0, 32)", "[0, 4) x [0, 32)", "[0, 4) x [0, 32)"));
 }
 
-// Where there is no other factor, each device has what its shard and the share have in common.
+// Without another factor, each device has the intersection of its shard and the share.
 TEST_F(TwoPipelines, AShareOfACutFactorIsWhatShardsHaveOfIt) {
   plan.pipelines[0].stages[0].states["fc1.bias"] = "S(0, even)";
   plan.parts = {{"owners", {24, 8}, {}}};
@@ -167,7 +167,7 @@ TEST_F(TwoPipelines, LengthsThatDivideNothingAreRefused) {
   }
 }
 
-// A pipeline that owns three quarters of the states has them, and no more than that of the rest.
+// A pipeline that owns three quarters of the states stores just these.
 TEST_F(TwoPipelines, OwnersHaveTheMemoryOfWhatTheyOwn) {
   const auto persistent = [&](size_t stage) {
     const Program program = lower(graph, plan, cluster, {});
@@ -184,7 +184,7 @@ TEST_F(TwoPipelines, OwnersHaveTheMemoryOfWhatTheyOwn) {
   EXPECT_EQ(persistent(1), all / 4);
 }
 
-// One that updates whole tensors, or rows.
+// Returns an optimizer that updates whole tensors, or rows.
 Optimizer optimizer_of(const std::string& kind) {
   const std::map<std::string, std::vector<double>> numbers{
       {"adafactor", {0.1, -0.8, 1e-12, 1e-3, 1}},
@@ -195,8 +195,8 @@ Optimizer optimizer_of(const std::string& kind) {
   return optimizer;
 }
 
-// The pipeline with the largest share updates all of it, on each of its devices, and each of these
-// gives its shard.
+// The pipeline with the largest share updates all of it on each of its devices, each of which gives
+// its shard.
 TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
   plan.parts = {{"owners", {}, {3, 1}}};
   plan.owners = {{"fc1.weight", "owners"}};
@@ -214,7 +214,7 @@ TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
     EXPECT_EQ(num_bytes(type_of(stage.graph, relay->inputs.at(0)), table), 16 * 16 * 4);
 }
 
-// Any plan, also where updates are said to be cut.
+// Any plan, even with cut updates in it.
 TEST(OwnedShares, WhatIsUpdatedWholeSetsOutAsItsCells) {
   const Cluster cluster = owners_of(6);
   std::vector<std::string> names;

@@ -31,7 +31,8 @@ Graph read_model(const std::string& path) {
 Graph small_mlp() { return read_model("tests/data/mlp.graph"); }
 Graph gpt() { return read_model("python/tests/golden/gpt.graph"); }
 
-// relu(x W) `layers` times, on rows of 8 numbers: the backward phase reads what each relu makes.
+// Returns relu(x W) `layers` times, on rows of 8 numbers: the backward phase reads each relu's
+// result.
 Graph chain(int layers) {
   std::string text = "medley-graph 1\ngraph \"chain\"\nsymbols b\n";
   int next = 0;
@@ -78,7 +79,8 @@ Prepared prepared(const Graph& graph, const std::string& how, int in_flight = 1)
   return prepare(graph, Optimizer{}, context);
 }
 
-// Every output as a term over the inputs: equal terms are equal bit by bit, whatever the ops do.
+// Returns every output as a term over the inputs: equal terms are bitwise equal, whatever the ops
+// do.
 std::map<std::string, std::string> terms(const Graph& graph) {
   std::vector<std::string> term(graph.values.size());
   for (const Input& input : graph.inputs)
@@ -107,7 +109,7 @@ std::map<std::string, std::string> terms(const Graph& graph) {
   return result;
 }
 
-// Forward values that the backward phase reads.
+// Returns the forward values that the backward phase reads.
 std::vector<std::string> kept(const Prepared& prepared) {
   std::vector<std::string> names;
   std::set<ValueId> seen;
@@ -138,7 +140,7 @@ TEST(Recompute, AllKeepsNothing) {
   }
 }
 
-// Each op of the forward phase is done at most twice, and where it is done again it has its name.
+// Each forward op runs at most twice, and its repetition has its name.
 TEST(Recompute, AnOpIsCopiedOnce) {
   const Prepared both = prepared(gpt(), "blocks");
   const std::vector<OpId> of = originals(both);
@@ -152,7 +154,7 @@ TEST(Recompute, AnOpIsCopiedOnce) {
   EXPECT_GT(seen.size(), 10);
 }
 
-// The equation of the header, by trying all cuts behind relus.
+// Checks the header's equation by trying all cuts behind relus.
 TEST(Recompute, BlocksNeedLeastMemory) {
   for (int layers = 1; layers <= 9; ++layers)
     for (const int in_flight : {1, 2, 5}) {
@@ -204,7 +206,7 @@ Cluster computing(int count) {
 }
 
 // Nine layers, six micro-batches in flight, w bytes behind each relu: 9 w are saved for each of
-// them, or nothing.
+// them, or none.
 TEST(Recompute, MemoryOfAChain) {
   const int layers = 9;
   const int64_t width = 400 * 8 * 4;
@@ -216,7 +218,7 @@ TEST(Recompute, MemoryOfAChain) {
   EXPECT_THAT(uses["none"].saved, testing::Each(layers * width));
   EXPECT_THAT(uses["all"].saved, testing::Each(0));
   EXPECT_EQ(uses["none"].peak - uses["all"].peak, 5 * layers * width);
-  // With a cut behind the fifth layer 6 + 4 would be saved and made again, without any 9 are.
+  // A cut behind the fifth layer would save and recompute 6 + 4, against 9 without cuts.
   EXPECT_THAT(recomputed_blocks(chain(layers), 6), IsEmpty());
   EXPECT_EQ(uses["blocks"].peak, uses["all"].peak);
   // With one in flight, a cut behind the fifth: 1 + 4 of 9.
@@ -233,7 +235,7 @@ TEST(Recompute, MemoryOfAChain) {
   EXPECT_GE(alone["none"].peak - alone["blocks"].peak, 4 * width - gradients);
 }
 
-// A choice of the plan holds for an op wherever it is done.
+// The plan's choice for an op holds for all its repetitions.
 TEST(Recompute, IsDoneAsItWas) {
   for (const char* how : {"all", "blocks"}) {
     Plan plan = one_stage(how, 2, 2);
@@ -251,7 +253,7 @@ TEST(Recompute, IsDoneAsItWas) {
   }
 }
 
-// Its running statistics are another micro-batch's by then: what reads them is kept.
+// By then, its running statistics are those of another micro-batch: their dependents are kept.
 TEST(Recompute, ABufferThatChangesIsReadOnce) {
   Graph graph = parse_graph(R"(medley-graph 1
 graph "counted"

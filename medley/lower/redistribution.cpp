@@ -49,7 +49,7 @@ ValueId Redistribution::convert_locally(ValueId value, ValueId local, const Conv
   MEDLEY_CHECK(cut.holding == Holding::kSharded);
   const std::vector<Size> sizes = graph_.local_factors(value, step.gathered());
   const auto position = at(cut.position);
-  // Of what the other axis has left.
+  // Within the remainder of the other axis.
   State alone = graph_.whole();
   alone[at(step.axis)] = cut;
   return graph_.shard(from.holding == Holding::kSharded ? ShardOp::kPlace : ShardOp::kTake,

@@ -14,7 +14,7 @@
 namespace medley {
 namespace {
 
-// Smaller tensors are summed whole inside a mesh: what cutting them saves is less than a message.
+// Smaller tensors are summed whole inside a mesh: cutting them saves less than a message costs.
 constexpr int64_t kCutElements = 1 << 14;
 
 using End = std::optional<StageRelay::End>;
@@ -29,14 +29,14 @@ using Holders = std::vector<Holder>;
 using HoldersByName = std::map<std::string, Holders>;
 using StageRelays = std::vector<std::vector<StageRelay>>;  // [stage]
 
-// How a stage has a value that is on the way.
+// A stage's layouts of values during the sync.
 class Layouts {
  public:
   explicit Layouts(const DecidedStage& stage)
       : stage_(stage), symbols_(stage.completed.assignment.parts, stage.mesh) {}
 
-  // As the update wants it, or as the stage has it, or evenly in a factor that nothing else cuts:
-  // the first that is long enough.
+  // Returns the update's placement, or the stage's, or an even cut of the first long enough factor
+  // that is otherwise uncut.
   State on_the_way(ValueId value, const State& stored) const {
     const Assignment& assignment = stage_.completed.assignment;
     const State& own = assignment.states[at(value)];
@@ -107,7 +107,7 @@ class Layouts {
   FactorSizes factors(ValueId value) const {
     return constant_factors(*stage_.completed.factors, value);
   }
-  // Parameters have no rows: any micro-batch will do.
+  // Parameters have no rows, so any micro-batch works.
   std::vector<std::vector<int64_t>> tables() const {
     const Microbatch& first = stage_.microbatches[0];
     return symbols_.tables(first, 0, 0, first.rows);
@@ -117,7 +117,7 @@ class Layouts {
   SymbolTable symbols_;
 };
 
-// Buckets of parameters that the same stages give and take.
+// Buckets of parameters with the same givers and takers.
 class Relays {
  public:
   Relays(const std::vector<DecidedStage>& stages, Relay::Of of, int64_t bucket_bytes)
@@ -193,7 +193,7 @@ class Relays {
     }
   }
 
-  // What a stage gives as it takes it is one holder.
+  // If a stage gives and takes in the same layout, that is one holder.
   void add_ends(const std::string& parameter,
                 const Holder& holder,
                 int first_member,
@@ -212,7 +212,7 @@ class Relays {
     if (holder.takes) add(*holder.takes, false, true);
   }
 
-  // Repeated layers lie alike.
+  // Repeated layers have equal layouts.
   std::shared_ptr<const RelayTensor> tensor(std::vector<RelayHolder> holders) {
     for (const auto& [others, cells] : known_)
       if (std::ranges::equal(others, holders, are_alike)) return cells;
@@ -221,7 +221,7 @@ class Relays {
     return cells;
   }
 
-  // But for their names.
+  // Compares all but their names.
   static bool are_alike(const RelayHolder& a, const RelayHolder& b) {
     return a.first_member == b.first_member && a.gives == b.gives && a.takes == b.takes &&
            a.whole == b.whole && a.layout == b.layout;
@@ -290,7 +290,7 @@ HoldersByName holders_of_values(const std::vector<DecidedStage>& stages,
   return holders;
 }
 
-// Null: no two stages hold it.
+// Returns null if no two stages store it.
 const Holders* several(const HoldersByName& holders, const std::string& parameter) {
   const auto found = holders.find(parameter);
   return found != holders.end() && found->second.size() > 1 ? &found->second : nullptr;
@@ -304,10 +304,10 @@ StageRelays relay_all(const HoldersByName& holders,
   return relays.run();
 }
 
-// Parameters next to each other that the same stages hold.
+// Consecutive parameters of the same stages.
 struct HeldAlike {
   std::vector<size_t> stages;
-  int64_t bytes = 0;  // of a device, of the fewest
+  int64_t bytes = 0;  // smallest of the devices
   std::vector<std::string> parameters;
 };
 
@@ -333,14 +333,14 @@ std::vector<HeldAlike> segments_of(const std::vector<DecidedStage>& stages,
   return segments;
 }
 
-// Where cuts of pipelines differ, a segment has a stage in common with the next one, which waits
-// for it, and so on through all of them, if they are summed one after the other:
+// If cuts of pipelines differ, each segment shares a stage with the next one. Summed in order,
+// every segment would wait for the one before:
 //
 //   one pipeline      |    a3     |    a2     |  a1  |     summed in order: 1 2 3 4 5
 //   another one       |  b3  |     b2     |    b1    |     here:            2 4, then 1 3 5
 //   segments          |  1   |  2 |   3   | 4 |  5   |
 //
-// So they are taken in turns: from the end, each goes as late as those behind it let its stages.
+// They therefore alternate: from the end, each goes as late as its stages allow.
 std::vector<std::string> in_turns(std::vector<HeldAlike> segments, size_t num_stages) {
   std::vector<int64_t> busy(num_stages);  // [stage] until the end
   std::vector<std::string> reversed;
@@ -360,7 +360,7 @@ std::vector<std::string> in_turns(std::vector<HeldAlike> segments, size_t num_st
   return {reversed.rbegin(), reversed.rend()};
 }
 
-// Parameters in the order in which their gradients are done in the whole graph.
+// Returns parameters in the order in which their gradients are done in the whole graph.
 std::vector<std::string> by_gradient(const Graph& graph) {
   std::vector<std::pair<OpId, std::string>> order;
   for (const Output& output : graph.outputs)

@@ -21,8 +21,8 @@ Around around(const TensorType& type, int dim) {
 
 Size elements(const TensorType& type) { return product(type.shape, 0, type.shape.size()); }
 
-// Elements of the cut dim that go to or come from each device of the other end. `own` and `other`
-// are this end and the other one, `part` the other's part among the symbols of this stage.
+// Returns the elements of the cut dim for each device of the other end. `own` and `other` are the
+// two ends, `part` the other's part among this stage's symbols.
 std::vector<Size> lengths(SymbolTable& symbols,
                           const TransferEnd& own,
                           const TransferEnd& other,
@@ -43,7 +43,7 @@ std::vector<Size> lengths(SymbolTable& symbols,
   return result;
 }
 
-// A tensor of one element, as if it were a dim.
+// Treats a tensor of one element as a dim.
 Piece piece_of_one(SymbolTable& symbols, const State& state) {
   const Size one(1);
   return {one, one, one, symbols.offset(state, 0, one), symbols.length(state, 0, one)};
@@ -79,7 +79,7 @@ void StageTransfers::send(ValueId value, const Crossing& crossing) {
     std::copy(sent.begin(), sent.end(), communication.send.begin() + static_cast<int>(senders));
   } else {
     const ValueId local = values_.in_state(value, crossing.from.state);
-    // What this end has, cut where the other end cuts.
+    // This end's part, cut at the other end's cuts.
     const TensorType type = graph_.local_type(value, crossing.from.state);
     const Around have = around(type, crossing.to.dim);
     const std::vector<Size> sent = lengths(

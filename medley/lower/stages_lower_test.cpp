@@ -35,7 +35,7 @@ Mesh mesh_of(int first, int count) {
   return mesh;
 }
 
-// Two stages that meet between the layers of the model.
+// Returns two stages that meet between the layers of the model.
 Plan two_stages(std::vector<Microbatch> microbatches, int from, int to) {
   Plan plan;
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
@@ -55,7 +55,7 @@ std::vector<std::string> names_of(const LoweredStage& stage) {
   return all;
 }
 
-// What a device sends each of the others in the first micro-batch, in elements.
+// Returns the elements that a device sends each of the others in the first micro-batch.
 std::vector<int64_t> sent(const LoweredStage& stage, const std::string& name, int device) {
   std::vector<int64_t> elements;
   for (const Communication& communication : stage.communications)
@@ -105,8 +105,8 @@ TEST(LowerStages, MetricsAreSummedAsTheLossIs) {
   }
 }
 
-// A weight is divided by heads, and only the view in the next stage tells what a head is: in
-// evaluation there is no gradient of the view in the stage of the weight.
+// A weight is divided by heads, which only the view in the next stage defines: evaluation has no
+// gradient of the view in the weight's stage.
 TEST(LowerStages, AViewInAnotherStageSplitsTheWeight) {
   const Graph graph = parse_graph(R"(medley-graph 1
 graph "g"
@@ -141,7 +141,7 @@ TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
   EXPECT_THAT(sent(program.stages[1], gradients, 1), ElementsAre(0, 0, 1 * 32, 1 * 32));
 }
 
-// A stage that has all rows on every device is sent each of them once, and gathers them itself.
+// A stage with all rows on every device receives each row once, and gathers them itself.
 TEST(LowerStages, NothingTravelsTwice) {
   const Program program =
       lower(mlp_of_stages(), two_stages({{4, {3, 1}}}, 2, 2), stage_devices(4), {});
@@ -152,7 +152,7 @@ TEST(LowerStages, NothingTravelsTwice) {
   EXPECT_THAT(names_of(program.stages[1]), testing::Contains("all_gather act/relu#0"));
 }
 
-// The second stage sends the gradient of what it has received, and then makes those of its weights.
+// The second stage sends the gradient of its input, and then computes its weight gradients.
 TEST(LowerStages, GradientsOfWeightsMayComeLater) {
   Plan plan = two_stages(std::vector<Microbatch>(3, {4, {4}}), 1, 1);
   const Program whole = lower(mlp_of_stages(), plan, stage_devices(2), {});
@@ -186,7 +186,7 @@ TEST(LowerStages, GradientsOfWeightsMayComeLater) {
   };
   EXPECT_THAT(ops_of(turns[1]), testing::Not(testing::Contains("medley.accumulate.default")));
   EXPECT_THAT(ops_of(turns[4]), testing::Contains("medley.accumulate.default"));
-  // What gradients of weights are made from is kept for two micro-batches, in place of one.
+  // The inputs of weight gradients are kept for two micro-batches instead of one.
   EXPECT_GT(memory_use(stage, 0).peak, memory_use(whole.stages[1], 0).peak);
 }
 
@@ -201,7 +201,7 @@ TEST(LowerStages, ReceiptsAreInTheOrderOfMicrobatches) {
     }
 }
 
-// More micro-batches in flight keep more: of the saved values, and of what is received ahead.
+// More micro-batches in flight keep more saved values, and more receives posted ahead.
 TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
   Plan plan = two_stages(std::vector<Microbatch>(8, {4, {4}}), 1, 1);
   std::vector<int64_t> peaks;
@@ -216,8 +216,8 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
   EXPECT_GE(peaks[3], peaks[2] + 4 * saved);
 }
 
-// Both ends of the model read the table of tokens. Where a stage stands among the others matters to
-// the last one, and what it recomputes to each.
+// Both ends of the model read the table of tokens. A stage's position matters to the last one, and
+// its recomputation to each.
 TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
   const GraphAnalysis analysis = analyse(read_file("python/tests/golden/gpt.graph"), {});
   PreparedStages prepared(analysis);

@@ -5,7 +5,7 @@
 namespace medley {
 namespace {
 
-// The rows of a tensor of the whole batch, of which `one` is a micro-batch.
+// Returns the rows of a tensor of the whole batch, of which `one` is a micro-batch.
 Size rows_in(const TensorType& all, const TensorType& one) {
   for (size_t d = 0; d < one.shape.size(); ++d)
     if (!one.shape[d].is_constant())
@@ -40,7 +40,7 @@ StepSums::Rows StepSums::rows_of(ValueId value, const Size& all) {
     ++position;
   MEDLEY_CHECK(at(position) < flat.size());
   const Size extent = graph_.completed.factors->extent_sizes[at(flat[at(position)])];
-  // Rows of several elements that no op separates are divided nowhere.
+  // Rows of several elements that no op separates are never divided.
   const bool may_cut = extent == SymbolTable::rows();
   State state = values_.own_state(value);
   for (AxisState& axis : state)
