@@ -22,7 +22,7 @@ Cluster cluster() {
   return cluster;
 }
 
-// What a device reports whose segments take `times` as long as predicted.
+// Returns a device's report with segments that take `times` the predicted time.
 StepReport report(const LoweredStage& stage, const CostModel& costs, double times) {
   StepReport result;
   for (const Call& call : stage.calls)
@@ -39,7 +39,7 @@ StepReport report(const LoweredStage& stage, const CostModel& costs, double time
             TraceEvent event;
             event.duration = to_nanoseconds(to_seconds(time) * times);
             result.events.push_back(event);
-            event.category = kWaiting;  // says nothing about ops
+            event.category = kWaiting;  // independent of ops
             result.events.push_back(event);
           }
   return result;
@@ -58,7 +58,7 @@ TEST(Drift, IsTheMedianRatioByKindAndClass) {
   EXPECT_THAT(to_string(meter.rows()), Not(HasSubstr("profile again")));
 }
 
-// Times are those of a device of the kind, not of all devices that were added.
+// Times are per device of the type, not over all added devices.
 TEST(Drift, TimesAreThoseOfADevice) {
   const ExampleProgram example = data_parallel_program({300, 300}, 1);
   Cluster two_kinds = cluster();

@@ -14,9 +14,9 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kGranule = 8;  // of all dtypes
+constexpr int64_t kGranule = 8;  // fits all dtypes
 
-// One pair of devices for every network and pair of pools between which it is the one used.
+// Returns a pair of devices for every network and the pools that it connects best.
 std::vector<std::vector<int>> groups(const Topology& topology) {
   const Cluster& cluster = topology.cluster();
   const int n = topology.num_devices();
@@ -35,7 +35,7 @@ std::vector<std::vector<int>> groups(const Topology& topology) {
   return result;
 }
 
-// Equal shares; half to the first; all to the first. As multiples of the granule.
+// Returns equal shares, half to the first, and all to the first, as multiples of the granule.
 std::vector<std::vector<int64_t>> divisions(int64_t bytes, size_t devices) {
   const auto n = static_cast<int64_t>(devices);
   const auto whole = [](int64_t length) { return length / kGranule * kGranule; };

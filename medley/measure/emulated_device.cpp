@@ -61,7 +61,7 @@ OpTimer EmulatedDevice::timer() {
                   for (const Size& size : type.shape) shape.push_back(size.coefficient);
                   return null_buffer(type.dtype, std::move(shape));
                 }};
-  // The virtual clock takes the same time whenever it is asked.
+  // The virtual clock repeats times exactly.
   timer.warm_ups = 0;
   timer.least = timer.most = 1;
   return timer;

@@ -1,4 +1,4 @@
-// Measuring through the emulation: what is found is the hidden truth, without having been told.
+// Measuring by emulation finds the hidden truth without access to it.
 
 #include <gmock/gmock.h>
 
@@ -53,7 +53,7 @@ TEST(EmulatedDevice, TakesTheTimeOfTheHiddenTruth) {
   EXPECT_EQ(measure(device.timer(), single).time, expected);  // and again
 }
 
-// Of three windows the first is disturbed: its runs take seven times as long.
+// The first of three windows is disturbed: its runs take seven times as long.
 TEST(OpTimer, IsNotMisledByOneDisturbedWindow) {
   EmulatedDevice device(kKind, {});
   ManualClock clock;
@@ -68,7 +68,7 @@ TEST(OpTimer, IsNotMisledByOneDisturbedWindow) {
   EXPECT_EQ(runs, timer.warm_ups + 8 + 50 + 50);
 }
 
-// An op that needs more than the kind has is named, and the others are measured.
+// An op that exceeds the device type's memory is named, and the others are measured.
 TEST(MeasuringSession, GoesOnAfterWhatDoesNotFit) {
   const Cluster machines = cluster(1);
   WantedOps wanted(machines);
@@ -81,10 +81,10 @@ TEST(MeasuringSession, GoesOnAfterWhatDoesNotFit) {
   EXPECT_THAT(session.failed(), SizeIs(1));
   EXPECT_THAT(session.failed().at(0), HasSubstr("out of memory"));
   EXPECT_THAT(session.profile().ops, SizeIs(1));
-  EXPECT_EQ(session.num_left(), 2);  // of the other kind
+  EXPECT_EQ(session.num_left(), 2);  // the other device type
 }
 
-// Two equal layers are one op, once for each of the two kinds.
+// Two equal layers are one op, once for each of the two device types.
 TEST(MeasuringSession, MeasuresWhatRepeatsOnceAndGoesOnWhereItStopped) {
   const Cluster machines = cluster(1);
   const auto wanted = [&] {
@@ -98,7 +98,7 @@ TEST(MeasuringSession, MeasuresWhatRepeatsOnceAndGoesOnWhereItStopped) {
   EXPECT_EQ(first.wanted().unique, 2);
   EXPECT_GT(first.num_wanted(), 2 * 7);
   EmulatedDevice device(kKind, {3, 0.2});
-  // No time at all is time for one.
+  // A limit of zero still measures one.
   const int64_t all = first.num_wanted() / 2;
   EXPECT_EQ(first.run(device.timer(), "fast", {0}), all - 1);
   MeasuringSession second(wanted(), first.profile(), "emulated");
@@ -109,7 +109,7 @@ TEST(MeasuringSession, MeasuresWhatRepeatsOnceAndGoesOnWhereItStopped) {
   EXPECT_EQ(parse_profile(print(second.profile()), "p"), second.profile());
 }
 
-// Two processes of a kind share its ops, and none is left out.
+// Two processes of a device type share its ops, without omissions.
 TEST(MeasuringSession, Divides) {
   const Cluster machines = cluster(1);
   WantedOps ops(machines);
@@ -123,7 +123,7 @@ TEST(MeasuringSession, Divides) {
   odd.run(device.timer(), "fast", {60'000'000'000}, 1, 2);
   EXPECT_GT(even.num_left(), even.num_wanted() / 2);
   even.add(odd.profile());
-  EXPECT_EQ(even.num_left(), even.num_wanted() / 2);  // of the other kind
+  EXPECT_EQ(even.num_left(), even.num_wanted() / 2);  // the other device type
   EXPECT_EQ(static_cast<int64_t>(even.profile().ops.size()),
             static_cast<int64_t>(wanted.ops.size() / 2));
 }

@@ -20,7 +20,7 @@ LoweredStage stage_of(const Graph& single, int device) {
   return stage;
 }
 
-// Fresh values die, new values of operands (an updated parameter) take their places.
+// Fresh values die; new values of operands (an updated parameter) replace them.
 class SingleRun {
  public:
   SingleRun(const OpTimer& timer, const Graph& single)
@@ -97,11 +97,11 @@ int64_t index_bound(const Graph& single) {
   const std::vector<ValueId> values = operands(op);
   if (name == "embedding" || name == "embedding_select") return dim_of(single, values[0], 0);
   if (name.starts_with("embedding")) return dim_of(single, op.results[0], 0);
-  // All experts, not those of the shard: it gets its share of the tokens.
+  // All experts, not the shard's: it gets its share of the tokens.
   if (name == "experts" || name == "experts_backward")
     return std::max<int64_t>(static_cast<int64_t>(number(op, op.arguments.size() - 1).value_or(1)),
                              1);
-  // Whichever dim of whichever tensor is indexed, it has as many.
+  // A bound within every indexable dim of every tensor.
   int64_t bound = int64_t{1} << 30;
   for (const Value& value : single.values)
     for (const Size& size : value.type.shape)

@@ -48,7 +48,7 @@ Graph graph_of(Op op, const OperandType& operand, const ResultType& result) {
   return graph;
 }
 
-// The shard of an op whose label `label` has `length` of its elements.
+// The shard of an op with `length` elements of label `label`.
 class Shard {
  public:
   Shard(const Graph& single, const Instance& instance, int label, int64_t length)
@@ -80,7 +80,7 @@ class Shard {
  private:
   Size size_of(int label) const { return instance_.labels.at(at(label)).size; }
 
-  // Only the first place of a label in a tensor is cut.
+  // Only the first occurrence of a label in a tensor is cut.
   TensorType local_type(ValueId value, const std::vector<std::vector<int>>& dims) const {
     if (value == kNone) return {};
     TensorType type = type_of(single_, value);

@@ -39,7 +39,7 @@ TEST(SingleOp, KeepsWhatIsTheSame) {
   EXPECT_THAT(single_op(graph, graph.ops[0], {1, 0, 0, 0}).inputs.size(), 1);
 }
 
-// The example of the header; 511 does not divide: the larger shard is taken.
+// The header's example; 511 does not divide evenly: the larger shard is taken.
 TEST(SingleOp, ShardsAlongEveryLabel) {
   const Graph graph =
       one_op({"f32[96, 511]", "f32[511, 64]"}, "aten.mm.default(%0, %1) : f32[96, 64]");
@@ -60,7 +60,7 @@ TEST(SingleOp, ShardsOfLayoutOpsHaveLocalArguments) {
   EXPECT_EQ(std::get<std::vector<Size>>(half.ops[0].arguments[1]), (std::vector<Size>{4, 6}));
 }
 
-// All are ops with rules and the work that they promise: a factor of two apart.
+// All are ops with rules and the promised work: a factor of two apart.
 TEST(Ladder, DoublesTheWork) {
   for (WorkClass kind : {WorkClass::kMatmul, WorkClass::kMemory, WorkClass::kAttention}) {
     const std::vector<Graph> rungs = ladder(kind, DType::kF32, 1 << 14, 1 << 20);

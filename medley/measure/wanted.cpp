@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// What the cost of an op grows with: in a class, whichever is larger.
+// Returns the size that an op's cost depends on: the larger of both within a class.
 double amount(const Work& work) { return std::max(work.flops, work.bytes); }
 
 bool takes_time(const SizedOp& op) {
@@ -120,7 +120,7 @@ Graph pointwise(DType dtype, int64_t elements) {
   return graph;
 }
 
-// One head of width 64 over `length` positions.
+// Returns one head of width 64 over `length` positions.
 Graph attention(DType dtype, int64_t batch, int64_t length) {
   Graph graph;
   Op op;
@@ -132,7 +132,7 @@ Graph attention(DType dtype, int64_t batch, int64_t length) {
   return graph;
 }
 
-// 3 x 3, `channels` in and out, rows of 16 x 16.
+// Returns a 3 x 3 convolution, `channels` in and out, rows of 16 x 16.
 Graph convolution(DType dtype, int64_t batch, int64_t channels) {
   Graph graph;
   Op op;
