@@ -1,4 +1,4 @@
-// The coarse ops of ours that capture writes: see local_ops.h for their meaning.
+// Our own coarse ops that capture writes; local_ops.h defines them.
 
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"

@@ -5,8 +5,8 @@
 namespace medley {
 namespace {
 
-// The bias would be added once per device if k were split: capture writes mm and add instead, and
-// this stays rare.
+// If k were split, every device would add the bias. Capture writes mm and add instead, so this is
+// rare.
 std::optional<Instance> addmm(const Graph& graph, const Op& op) {
   const auto values = operands(op);
   if (values.size() != 3) return std::nullopt;

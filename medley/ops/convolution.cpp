@@ -5,9 +5,8 @@
 namespace medley {
 namespace {
 
-// convolution(x, w, bias?, stride, padding, dilation, transposed, output_padding, groups)
-// A bias would be added once per device if the input channels were split, so that these are locked
-// beside one.
+// convolution(x, w, bias?, stride, padding, dilation, transposed, output_padding, groups): with a
+// bias the input channels are locked, since every device would add it.
 std::optional<Instance> convolution(const Graph& graph, const Op& op) {
   const bool bias = operands(op).size() == 3;
   const char* pattern = flag(op, 6) ? (bias ? "n (g c!) x..!, (g c) o k..!, (g o)? -> n (g o) y..!"

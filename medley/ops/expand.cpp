@@ -6,7 +6,7 @@
 namespace medley {
 namespace {
 
-// Appends ops in the place of one: same phase, module and source.
+// Appends ops that replace one: same phase, module and source.
 class Expansion {
  public:
   Expansion(Graph& graph, const Op& op) : graph_(graph), op_(op) {}
@@ -62,7 +62,7 @@ class Expansion {
   const Op& op_;
 };
 
-// As the kernels do, half precision is computed in f32.
+// Half precision is computed in f32, as in the kernels.
 DType compute_dtype(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
 
 // exp(x - max) / sum(exp(x - max)); its logarithm: x - max - log(sum(exp(x - max)))
@@ -106,8 +106,8 @@ std::vector<ValueId> expand_log_softmax_backward(Graph& graph, const Op& op) {
   return softmax_backward(graph, op, true);
 }
 
-// Batch norm over [n, c, ...], n split: means over n and the dims behind c. Statistics keep their
-// dims: [1, c, 1, 1].
+// Batch norm over [n, c, ...] with n split: means over n and the dims behind c. Statistics keep
+// their dims: [1, c, 1, 1].
 class BatchNorm {
  public:
   BatchNorm(Graph& graph, const Op& op, ValueId x)
@@ -130,10 +130,10 @@ class BatchNorm {
     return out.add("aten.add.Tensor", {ValueArgument{x}, std::move(y), Size(1)}, out.type(x));
   }
   ValueId plus(ValueId x, ValueId y) { return plus(x, ValueArgument{y}); }
-  // [c] -> [1, c, 1, 1] and back, in the dtype of the computation or another.
+  // [c] -> [1, c, 1, 1] and back, in the compute dtype or another.
   ValueId wide(ValueId x) { return view(out.cast(x, inside), per_channel_); }
   ValueId flat(ValueId x, DType dtype) { return out.cast(view(x, {channels}), dtype); }
-  // N / (N - 1), N the elements of a channel over all devices.
+  // Returns N / (N - 1), with N the elements of a channel over all devices.
   ValueId unbiased_factor() {
     Size behind(1);
     for (size_t d = 2; d < x_type.shape.size(); ++d) behind = behind * x_type.shape[d];
@@ -247,7 +247,7 @@ bool has_expansion(std::string_view op) {
 }
 
 std::vector<ValueId> expand(Graph& graph, const Op& op) {
-  const Op copy = op;  // `op` may lie in `graph`, which grows
+  const Op copy = op;  // `op` may be in `graph`, which grows
   for (const Row& row : kExpansions)
     if (row.op == copy.name) return row.expand(graph, copy);
   throw Error(Blame::kUs, "no expansion: " + copy.name);

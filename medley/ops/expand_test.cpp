@@ -10,7 +10,7 @@
 namespace medley {
 namespace {
 
-// Returns the lines of the ops that take the place of the op.
+// Returns the lines of the ops that replace the op.
 std::string expansion_of(const std::vector<std::string>& inputs, const std::string& op) {
   Graph graph = one_op(inputs, op);
   const size_t before = graph.values.size();

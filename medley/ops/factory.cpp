@@ -1,5 +1,5 @@
-// Ops that make values from sizes. An operand, if any, gives a dtype or a shape only and does not
-// exist locally.
+// Ops that make values from sizes. An operand only gives a dtype or a shape, and does not exist
+// locally.
 
 #include "medley/base/at.h"
 #include "medley/ops/families.h"
@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-// Every dim of the result is a label. An operand of the result's shape shares them.
+// Makes every dim of the result a label. An operand of the result's shape shares them.
 std::optional<Instance> make(const Graph& graph, const Op& op, bool locked) {
   InstanceBuilder builder(graph, op);
   std::vector<int> labels;
@@ -29,8 +29,8 @@ std::optional<Instance> made_whole(const Graph& graph, const Op& op) {
   return make(graph, op, true);
 }
 
-// Argument `value` of the op, or the number if it is kNoArgument, fills a new tensor of the local
-// shape.
+// Fills a new tensor of the local shape with argument `value` of the op, or with the number if it
+// is kNoArgument.
 constexpr size_t kNoArgument = 99;
 template <size_t k_value, int k_number>
 void filled_local(Op& local, const LocalForm& form) {

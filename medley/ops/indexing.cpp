@@ -15,8 +15,8 @@ void embedding_local(Op& local, const LocalForm& form) {
   local.arguments = {local.arguments.at(0), local.arguments.at(1), select_offset(form, "v")};
 }
 
-// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
-// With scale_grad_by_freq the indices of all rows count.
+// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): with
+// scale_grad_by_freq the indices of all rows count.
 std::optional<Instance> embedding_backward(const Graph& graph, const Op& op) {
   return instantiate(flag(op, 4) ? "..! e, .. -> v~ e" : ".. e, .. -> v~ e", "{0}", graph, op);
 }
@@ -28,8 +28,8 @@ void embedding_backward_local(Op& local, const LocalForm& form) {
   local.arguments.emplace_back(select_offset(form, "v"));
 }
 
-// A mean over rows that are on several devices is no sum of means: capture writes a sum and
-// mean_loss. Only whole.
+// Whole only: a mean over rows on several devices is no sum of means. Capture writes a sum and
+// mean_loss.
 std::optional<Instance> nll(const Graph& graph, const Op& op) {
   switch (integer(op, 3).value_or(kReduceMean)) {
     case kReduceNone:
@@ -75,12 +75,12 @@ bool is_zeros(const Graph& graph, ValueId value) {
          op.name == "aten.zeros_like.default";
 }
 
-// The dims of self that a list of index tensors takes, and those that they make in the result.
+// The dims of self that a list of index tensors consumes, and the resulting dims.
 struct Indexed {
   std::vector<bool> taken;    // [dim of self]
   std::vector<size_t> index;  // operands that are index tensors
   std::vector<Size> made;     // their broadcast shape
-  size_t place = 0;           // of the made dims in the result
+  size_t place = 0;           // index of the made dims in the result
 };
 
 std::optional<Indexed> indexed(const Graph& graph, const Op& op, const InstanceBuilder& builder) {
@@ -111,7 +111,7 @@ std::optional<Indexed> indexed(const Graph& graph, const Op& op, const InstanceB
   return result;
 }
 
-// Labels of the made dims, put on the index tensors (aligned at the right).
+// Returns labels of the made dims, put on the index tensors (aligned at the right).
 std::vector<int> label_made(InstanceBuilder& builder, const Indexed& at, bool locked) {
   std::vector<int> made;
   for (const Size& size : at.made) made.push_back(builder.label(size, locked));
@@ -126,7 +126,7 @@ std::vector<int> label_made(InstanceBuilder& builder, const Indexed& at, bool lo
 
 // For self[indices]: labels of its dims in order: kept dims, and the made ones at their place.
 struct Selection {
-  std::vector<int> self;    // [dim], kNone where taken
+  std::vector<int> self;    // [dim], kNone if taken
   std::vector<int> values;  // [dim]
 };
 Selection select(InstanceBuilder& builder, const Indexed& at, const std::vector<int>& made) {
@@ -153,8 +153,8 @@ std::optional<Instance> index(const Graph& graph, const Op& op) {
   return builder.finish({{0}});
 }
 
-// index_put(self, indices, values, accumulate). Values add up to a partial sum if they fall on
-// zeros; otherwise every device would count `self` once, or not know which write is the last.
+// index_put(self, indices, values, accumulate). On zeros, values add up to a partial sum. Otherwise
+// every device would count `self` once, or not know the last write.
 std::optional<Instance> index_put(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto at = indexed(graph, op, builder);
@@ -176,8 +176,7 @@ std::optional<Instance> index_put(const Graph& graph, const Op& op) {
   return builder.finish({{0, static_cast<int>(values)}});
 }
 
-// gather, scatter: the dim of the argument is locked, others map where all tensors agree on the
-// size.
+// gather, scatter: the dim of the argument is locked, others map if all tensors agree on the size.
 std::optional<Instance> along_dim(const Graph& graph,
                                   const Op& op,
                                   std::vector<std::vector<int>> linear,
@@ -279,7 +278,7 @@ std::optional<Instance> index_add(const Graph& graph, const Op& op) {
   return builder.finish({{0, 2}});
 }
 
-// histc(x, bins, min, max): equal bounds mean those of the data, which a shard does not know.
+// histc(x, bins, min, max): equal bounds mean those of the data, which a shard lacks.
 std::optional<Instance> histogram(const Graph& graph, const Op& op) {
   return instantiate(number(op, 2) == number(op, 3) ? "..! -> z!" : ".. -> z!", "", graph, op);
 }

@@ -12,9 +12,9 @@
 namespace medley {
 namespace {
 
-using Names = std::vector<std::string>;  // of the labels of one dim
+using Names = std::vector<std::string>;  // for the labels of one dim
 
-// One tensor of the op beside its line in the pattern.
+// One tensor of the op with its line in the pattern.
 struct Match {
   const PatternTensor* pattern;
   std::vector<Size> shape;
@@ -22,7 +22,7 @@ struct Match {
   std::vector<bool> broadcast;  // [dim]: may be of size 1
 };
 
-// Returns for each operand of the pattern its index in operands(op), kNone if absent; nothing if
+// Returns the index in operands(op) of each operand of the pattern, kNone if absent; nothing if
 // they do not fit.
 std::optional<std::vector<int>> match_operands(const Pattern& pattern, const Op& op) {
   std::vector<int> found;
@@ -76,7 +76,7 @@ bool name_dims(Match& match, const std::map<std::string, size_t>& widths) {
   return match.names.size() == match.shape.size();
 }
 
-// Solves every dim for the sizes of its labels; false on a contradiction or too many unknowns.
+// Solves the sizes of every dim's labels. Returns false on a contradiction or too many unknowns.
 bool solve_sizes(const std::vector<Match>& matches, std::map<std::string, Size>& sizes) {
   for (bool changed = true; changed;) {
     changed = false;
@@ -192,7 +192,7 @@ std::optional<Instance> instantiate(std::string_view pattern_text,
   const auto operand = match_operands(pattern, op);
   if (!operand || pattern.results.size() != op.results.size()) return std::nullopt;
 
-  std::vector<Match> matches;  // those present: operands, then results
+  std::vector<Match> matches;  // the present ones: operands, then results
   const std::vector<ValueId> values = operands(op);
   const auto add = [&](const PatternTensor& tensor, ValueId value) {
     matches.push_back({&tensor, graph.values[at(value)].type.shape, {}, {}});
@@ -203,7 +203,7 @@ std::optional<Instance> instantiate(std::string_view pattern_text,
   for (size_t i = 0; i < op.results.size(); ++i)
     if (op.results[i] != kNone) add(pattern.results[i], op.results[i]);
 
-  std::map<std::string, size_t> widths;  // of the dims that ".." stands for
+  std::map<std::string, size_t> widths;  // for the dims of ".."
   for (const Match& match : matches) {
     for (const PatternDim& each : match.pattern->dims) {
       if (each.kind != PatternDim::Kind::kDots) continue;

@@ -23,7 +23,7 @@ TEST(Instantiate, Contraction) {
             "m=b k=16, k n=8 -> m n {0}{1}");
 }
 
-// A bias would be added once per device under a split k.
+// Under a split k every device would add the bias.
 TEST(Instantiate, AddmmLocksTheContractedDim) {
   EXPECT_EQ(instance_of({"f32[8]", "f32[b, 16]", "f32[16, 8]"},
                         "aten.addmm.default(%0, %1, %2, 1, 1) : f32[b, 8]"),
@@ -35,7 +35,7 @@ TEST(Instantiate, BroadcastDimsCarryNoLabel) {
             "d0=b 1 d2=8, d1=4 d2 -> d0 d1 d2 {0}{1}");
 }
 
-// Two dims of one extent are two labels: [b, b] of an in-batch contrastive loss.
+// Two dims of equal size are two labels: [b, b] of an in-batch contrastive loss.
 TEST(Instantiate, EqualSizesAreNotOneLabel) {
   EXPECT_EQ(instance_of({"f32[b, 8]", "f32[8, b]"}, "aten.mm.default(%0, %1) : f32[b, b]"),
             "m=b k=8, k n=b -> m n {0}{1}");
@@ -90,7 +90,7 @@ TEST(View, DropsOnes) {
 }
 
 TEST(View, LocksWhatHasNoCommonRefinement) {
-  // 24 elements: the halves agree, what is left of 6 and 4 does not.
+  // 24 elements: the halves agree, the rests of 6 and 4 do not.
   EXPECT_EQ(view_of("[6, 4]", "[4, 6]"), "(d0=2 d1=3!) d3=4! -> (d0 d2=2!) d4=6! {0}");
   EXPECT_EQ(view_of("[b, 3, 2, 5]", "[b, 2, 3, 5]"),
             "d0=b d1=3! d3=2! d5=5 -> d0 d2=2! d4=3! d5 {0}");
@@ -235,7 +235,7 @@ TEST(Update, ScalarsHaveNoLabels) {
             "d0=8 d1=4, d0 d1, d0 d1, d0 d1, 1 -> d0 d1, d0 d1, d0 d1, d0 d1");
 }
 
-// Adding onto zeros gives partial sums; onto other values every device would count these once.
+// Adding onto zeros gives partial sums; every device would count other values once.
 TEST(ScatterAdd, SplitsItsIndexOntoZerosOnly) {
   const std::string head =
       "medley-graph 1\ngraph \"g\"\nsymbols b\n%0 = batch \"i\" : i64[b, 5]\n%1 = batch \"s\" : "
@@ -267,7 +267,7 @@ TEST(Rules, CoverTheInventory) {
   EXPECT_THAT(missing, ::testing::IsEmpty());
 }
 
-// Every pattern parses, and what its rule is linear in exists.
+// Every pattern parses, and its rule's linear operands exist.
 TEST(Rules, AreWellFormed) {
   for (const Rule& rule : rules()) {
     EXPECT_EQ(rule.pattern.empty(), rule.instance != nullptr) << rule.op;

@@ -23,7 +23,7 @@ std::shared_ptr<const Instance> KnownInstances::of(const Op& op) {
   return known.back().instance;
 }
 
-// But for which values they are, and what does not matter to a rule.
+// Compares ops except for their values, and for properties that rules ignore.
 bool KnownInstances::alike(const Op& a, const Op& b) const {
   const auto values = [&](ValueId one, ValueId two) { return alike(one, two); };
   const auto arguments = [&](const Argument& one, const Argument& two) {
@@ -47,7 +47,7 @@ bool KnownInstances::alike(ValueId a, ValueId b) const {
   return graph_.values[at(a)].type == graph_.values[at(b)].type;
 }
 
-// Of the name and the shapes of the results: few ops that differ have the same.
+// Hashes the name and the shapes of the results, which rarely collide.
 uint64_t KnownInstances::hash(const Op& op) const {
   uint64_t hash = std::hash<std::string_view>{}(op.name);
   for (const ValueId value : op.results) {

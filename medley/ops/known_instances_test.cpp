@@ -14,7 +14,7 @@ namespace {
 
 Graph read_graph(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
 
-// Of the op alone and as it is known; "none" where no rule fits.
+// Compares the op alone with the cached one; "none" if no rule fits.
 void expect_as_alone(const Graph& graph) {
   KnownInstances known(graph);
   for (const Op& op : graph.ops) {
@@ -40,7 +40,7 @@ TEST(KnownInstances, OpsAlikeShareOne) {
   EXPECT_EQ(known.of(*first).get(), known.of(Op(*first)).get());
 }
 
-// One argument, one type or who made an operand tells them apart, not the results alone.
+// An argument, a type or an operand's producer distinguishes them, not only the results.
 TEST(KnownInstances, OpsThatDifferDoNot) {
   const Graph graph = parse_graph(R"(medley-graph 1
 graph "g"

@@ -24,7 +24,7 @@ Size common_factor(const Size& a, const Size& b) {
 //   [b*s, 3*h*d] -> [b, s, 3, h, d]      (b s) (3 h d) -> b s 3 h d
 //   [6, 4] -> [4, 6]                     (2 3!) 4! -> (2 2!) 6!
 //
-// Where nothing is common, dims are taken on both sides until the elements agree, and locked.
+// Without common labels, dims are taken on both sides until the elements agree, and locked.
 std::optional<Instance> view(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   if (builder.num_operands() != 1 || op.results.size() != 1) return std::nullopt;
@@ -32,7 +32,7 @@ std::optional<Instance> view(const Graph& graph, const Op& op) {
   const auto& to = builder.result();
   struct Side {
     size_t dim = 0;
-    Size left = Size(1);  // of the dim, not labelled yet
+    Size left = Size(1);  // unlabelled part of the dim
   } in, out;
   const auto next = [](Side& side, const std::vector<Size>& shape) {
     while (side.left == Size(1) && side.dim < shape.size()) side.left = shape[side.dim++];
@@ -50,8 +50,7 @@ std::optional<Instance> view(const Graph& graph, const Op& op) {
     in.left = *divide(in.left, common);
     out.left = *divide(out.left, common);
     if (label != kNone) continue;
-    // Locked: what is left of these dims and of those behind, until both sides hold as many
-    // elements.
+    // Locks the rest of these dims and following ones, until both sides have equally many elements.
     Size in_size = in.left, out_size = out.left;
     builder.label_operand(0, in.dim - 1, builder.label(in.left, true));
     builder.label_result(0, out.dim - 1, builder.label(out.left, true));
@@ -126,13 +125,13 @@ std::optional<Instance> drop_ones(const Graph& graph, const Op& op) {
   return builder.finish(kLinear);
 }
 
-// A dim of the shard may have size 1 where the whole has not: the shape says which dims are meant.
+// The shape says which dims are meant: a shard's dim may have size 1 unlike the whole's.
 void squeeze_local(Op& local, const LocalForm& form) {
   local.name = "aten.view.default";
   local.arguments = {local.arguments.at(0), form.results.at(0).shape};
 }
 
-// Dims that are new or grow from 1 are labels of the result alone.
+// New dims, and those that grow from 1, are labels of the result alone.
 std::optional<Instance> expand(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto& from = builder.operand(0);

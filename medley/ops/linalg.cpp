@@ -1,5 +1,5 @@
-// Decompositions and solvers: the last two dims are locked, the matrices before them map. Not those
-// whose factors depend on how the matrix is stored (_linalg_det, _linalg_slogdet).
+// Decompositions and solvers: the last two dims are locked, the matrices before them map. Excludes
+// ops whose factors depend on the storage order (_linalg_det, _linalg_slogdet).
 
 #include "medley/ops/families.h"
 

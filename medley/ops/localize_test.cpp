@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// An op of a whole graph, and what lowering would say of a shard of it.
+// An op of a whole graph, and the local form of a shard of it.
 class Local {
  public:
   Local(const std::vector<std::string>& inputs, const std::string& op_text)
@@ -117,7 +117,7 @@ TEST(Localize, SplitTakesTheSizeOfItsPieces) {
   EXPECT_EQ(local.cut("d2").text(), "aten.split.Tensor(%0, length, 1)");
 }
 
-// The divisor of a mean is the whole count: a mean of means is wrong for unequal shards.
+// A mean's divisor is the whole count: a mean of means is wrong for unequal shards.
 TEST(Localize, MeanDividesByTheWholeCount) {
   Local local({"f32[b, 8, 4]"}, "aten.mean.dim(%0, [0, -1], true, none) : f32[1, 8, 1]");
   EXPECT_EQ(local.text(), "aten.mean.dim(%0, [0, -1], true, none)");
@@ -125,7 +125,7 @@ TEST(Localize, MeanDividesByTheWholeCount) {
             "medley.mean.default(%0, [0, 2], true, none, b*4)");
   EXPECT_EQ(local.cut("d1").operand(0, {Size::of(0), kLength, 4}).text(),
             "aten.mean.dim(%0, [0, -1], true, none)");
-  // Two axes cut two of its dims: the one that stays matters to no count.
+  // Two axes cut two of its dims: the remaining one affects no count.
   LocalCut first = local.cut("d0").form().cuts[0];
   local.cut("d1").operand(0, {kLength, kLength, 4}).form().cuts.push_back(first);
   EXPECT_EQ(local.text(), "medley.mean.default(%0, [0, 2], true, none, b*4)");
@@ -136,7 +136,7 @@ TEST(Localize, SelectLabelsTakeAnOffset) {
   Local embedding(x, "aten.embedding.default(%0, %1, -1, false, false) : f32[b, 8]");
   EXPECT_EQ(embedding.cut("e").text(), "aten.embedding.default(%0, %1, -1, false, false)");
   EXPECT_EQ(embedding.cut("v").text(), "medley.embedding_select.default(%0, %1, offset)");
-  // The leading of the factors (32, 8) of the vocabulary is cut: an offset counts eight rows.
+  // The leading one of the vocabulary's factors (32, 8) is cut: an offset counts eight rows.
   embedding.form().cuts[0].behind = Size(8);
   EXPECT_EQ(embedding.text(), "medley.embedding_select.default(%0, %1, offset*8)");
 

@@ -89,8 +89,8 @@ std::optional<Instance> rms_norm_backward(const Graph& graph, const Op& op) {
 }
 
 // _native_batch_norm_legit_functional(x, weight?, bias?, mean, var, training, momentum, eps):
-// statistics of the batch, or those given, which leave the rows alone. The kernel for these divides
-// by the elements behind the channels, which may be none.
+// statistics of the batch, or given ones, which leave the rows independent. The kernel for these
+// divides by the elements behind the channels, possibly none.
 std::optional<Instance> batch_norm(const Graph& graph, const Op& op) {
   return instantiate(flag(op, 5) ? "n% c x..!, c?, c?, c, c -> n c x.., c, c, c, c"
                                  : "n c x..!, c?, c?, c, c -> n c x.., _, _, c =n, c =n",

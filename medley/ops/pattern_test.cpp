@@ -30,7 +30,7 @@ TEST(Pattern, NamesTheLabelsOfEveryDim) {
   EXPECT_THAT(mm.labels, ElementsAre(PatternLabel{"m"}, PatternLabel{"k"}, PatternLabel{"n"}));
 }
 
-// A mark counts wherever it stands.
+// A mark counts at any occurrence.
 TEST(Pattern, UnitesMarks) {
   const Pattern pattern = parse_pattern("a b~ c% -> a! b c");
   EXPECT_TRUE(pattern.labels[0].locked);

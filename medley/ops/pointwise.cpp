@@ -5,7 +5,7 @@
 namespace medley {
 namespace {
 
-// Some ops are linear only for some arguments: x + 0, x ** 1, masked_fill with 0.
+// Makes an op linear only for some arguments: x + 0, x ** 1, masked_fill with 0.
 std::optional<Instance> linear_if(bool linear,
                                   std::string_view groups,
                                   const Graph& graph,
@@ -26,7 +26,7 @@ std::optional<Instance> masked_fill(const Graph& graph, const Op& op) {
   return linear_if(number(op, 2) == 0.0, "{0}", graph, op);
 }
 
-// where(condition, x, 0) passes partial sums of x; where(condition, x, y) of both at once.
+// where(condition, x, 0) passes partial sums of x; where(condition, x, y) those of both.
 std::optional<Instance> where_scalar(const Graph& graph, const Op& op) {
   return linear_if(number(op, 2) == 0.0, "{1}", graph, op);
 }
@@ -34,7 +34,7 @@ std::optional<Instance> where_scalar(const Graph& graph, const Op& op) {
 std::optional<Instance> to_copy(const Graph& graph, const Op& op) {
   const auto values = operands(op);
   if (values.size() != 1 || op.results.size() != 1) return std::nullopt;
-  // A sum of counts may be rounded once; one of truth values is not the sum of its parts.
+  // A sum of counts may be rounded once; a sum of booleans is not the sum of its parts.
   const bool is_linear = type_of(graph, values[0]).dtype != DType::kBool &&
                          is_floating(type_of(graph, op.results[0]).dtype);
   return linear_if(is_linear, "{0}", graph, op);

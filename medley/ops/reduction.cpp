@@ -9,7 +9,7 @@ namespace {
 
 enum class Combine { kSum, kMax, kLock };
 
-// The kept dims map. `whole` ops have no list of dims: all are reduced.
+// Maps the kept dims. `whole` ops have no list of dims: all are reduced.
 std::optional<Instance> reduce(
     const Graph& graph, const Op& op, bool whole, Combine combine, size_t argument = 1) {
   InstanceBuilder builder(graph, op);
@@ -65,8 +65,8 @@ bool cuts_reduced(const LocalForm& form) {
   });
 }
 
-// A mean over a cut dim: the local sum over the whole count. mean(x, dtype), mean.dim(x, dims,
-// keepdim, dtype).
+// Returns a mean over a cut dim: the local sum over the whole count. mean(x, dtype), mean.dim(x,
+// dims, keepdim, dtype).
 void mean_local(Op& local, const LocalForm& form) {
   if (!cuts_reduced(form)) return;
   const size_t rank = form.operands.at(0).shape.size();
@@ -82,8 +82,8 @@ void mean_local(Op& local, const LocalForm& form) {
   local.arguments = {local.arguments.at(0), listed, keeps, dtype, whole_count(form, 0, reduced)};
 }
 
-// A loss (prediction, target, weights...) or its backward with a gradient before. `argument` is the
-// reduction.
+// A loss (prediction, target, weights...), or its backward with a gradient in front. `argument`:
+// the reduction.
 std::optional<Instance> loss(const Graph& graph, const Op& op, size_t argument) {
   const int64_t reduction = integer(op, argument).value_or(1);
   const bool sums = reduction == kReduceSum;

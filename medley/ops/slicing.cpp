@@ -1,4 +1,4 @@
-// Ops that take a part of a dim, or put parts together.
+// Ops that take a part of a dim, or concatenate parts.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<std::vector<int>> kLinearInFirst = {{0}};
 
-// Dims of equal size are one label in all operands of full rank and the result; any other dim, and
+// Equal dims are one label in all operands of full rank and the result. Any other dim, and
 // `locked`, is locked in each of them.
 std::optional<Instance> map_equal_dims(const Graph& graph,
                                        const Op& op,
@@ -35,7 +35,7 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
 
 // The argument with number `argument` is the dim that is sliced.
 std::optional<Instance> slice_along(const Graph& graph, const Op& op, size_t argument) {
-  // A slice with an end that takes all elements takes a part of them for shorter batches.
+  // A slice with a fixed end that takes all elements takes only a part of shorter batches.
   const auto d = dim(op, argument, type_of(graph, op.results[0]).shape.size());
   return map_equal_dims(graph, op, kLinearInFirst, has_end(op) ? d : std::nullopt);
 }
@@ -57,8 +57,8 @@ std::optional<Instance> pad(const Graph& graph, const Op& op) {
   return map_equal_dims(graph, op, zero ? kLinearInFirst : std::vector<std::vector<int>>());
 }
 
-// A slice of everything stays one on a shard, whose size differs from the literal end. `part` is
-// the operand or result that the slice makes or fills; argument `start` is followed by the end.
+// Keeps a slice of everything whole on a shard, whose size differs from the literal end. `part`:
+// the operand or result that the slice makes or fills; argument `start` precedes the end.
 void slice_local(Op& local, const LocalForm& form, size_t dim_argument, const TensorType& part) {
   const auto& whole = whole_result(form, 0).shape;
   const auto d = dim(local, dim_argument, whole.size());
@@ -79,7 +79,7 @@ void slice_scatter_local(Op& local, const LocalForm& form) {
   slice_local(local, form, 2, whole_operand(form, 1));
 }
 
-// One dim of the longer side is gone on the other: select, unbind, and their backwards.
+// One dim of the longer side is absent on the other: select, unbind, and their backwards.
 std::optional<Instance> select_dim(const Graph& graph,
                                    const Op& op,
                                    size_t argument,
@@ -171,7 +171,7 @@ std::optional<Instance> unbind(const Graph& graph, const Op& op) {
   return select_dim(graph, op, 1, false);
 }
 
-// Operands of shape [0], which a key-value cache makes, carry nothing.
+// Operands of shape [0], as in a key-value cache, carry no labels.
 std::optional<Instance> cat(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto& to = builder.result();
@@ -213,7 +213,7 @@ std::optional<Instance> stack(const Graph& graph, const Op& op) {
   return builder.finish({all});
 }
 
-// Elements move within these dims: locked. The others map.
+// Locks dims within which elements move. The others map.
 std::optional<Instance> dims_locked(const Graph& graph, const Op& op, size_t argument) {
   InstanceBuilder builder(graph, op);
   const size_t rank = builder.operand(0).size();
@@ -232,7 +232,7 @@ std::optional<Instance> rot90(const Graph& graph, const Op& op) {
 }
 
 // glu(x, dim), glu_backward(grad, x, dim), unfold(x, dim, size, step), unfold_backward(grad, sizes,
-// dim, size, step): the dim is locked; the others map, and stand at the same place.
+// dim, size, step): the dim is locked; the others map at the same index.
 std::optional<Instance> dim_locked(const Graph& graph, const Op& op, size_t argument) {
   InstanceBuilder builder(graph, op);
   const size_t rank = std::min(builder.operand(0).size(), builder.result().size());
@@ -253,8 +253,8 @@ std::optional<Instance> glu_backward(const Graph& graph, const Op& op) {
   return dim_locked(graph, op, 2);
 }
 
-// Two dims of the matrices, which `argument` and the next name, become one behind all others on the
-// other side: diagonal and its backward, diag_embed, diagonal_scatter. All three are locked.
+// Two dims of the matrices, named by `argument` and the next one, become one behind all others:
+// diagonal and its backward, diag_embed, diagonal_scatter. All three are locked.
 std::optional<Instance> diagonal(const Graph& graph, const Op& op, size_t argument, bool embeds) {
   InstanceBuilder builder(graph, op);
   const size_t rank = embeds ? builder.result().size() : builder.operand(0).size();

@@ -1,4 +1,4 @@
-// The ops of the optimizer, which planning appends.
+// The optimizer's ops, which planning appends.
 
 #include <algorithm>
 #include <string>
@@ -26,8 +26,8 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
   return builder.finish({all});
 }
 
-// Returns nothing where states have other shapes than the parameter and none of its dims is cut.
-// Locked dims are not cut, but have the factors of the parameter's.
+// Returns "" if states have other shapes than the parameter and none of its dims is cut. Locked
+// dims are uncut, with the parameter's factors.
 std::string pattern_of(const UpdateOp& op) {
   if (op.has_whole_program()) return "";
   const bool by_row = op.unit == UpdateUnit::kRow;
@@ -146,7 +146,7 @@ std::vector<Rule> update_rules() {
       {"medley.average.default", ".., .., _ -> ..", "{0+1}"},
       {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
       {"medley.scale_loss.default", "1, _ -> 1", "{0}"},
-      {"medley.unscale_squares.default", "1, _ -> 1", ""},  // of the sum over all devices
+      {"medley.unscale_squares.default", "1, _ -> 1", ""},  // sum over all devices
       {"medley.scaled_step.default", "_, 1, 1, _ -> _", ""},
       {"medley.next_scale.default", "_, 1 -> _", ""},
   };

@@ -23,15 +23,15 @@ double extent(const TensorType& type, size_t dim, const std::vector<int64_t>& sy
   return static_cast<double>(evaluate(type.shape.at(dim), symbols));
 }
 
-// 2 m n k: the contracted dim is the last one of the left factor.
+// Returns 2 m n k: the contracted dim is the last one of the left factor.
 double matmul_flops(const Op& op,
                     const Types& operands,
                     const Types& results,
                     const std::vector<int64_t>& symbols) {
   const std::string_view name = short_name(op);
   if (name.starts_with("experts")) {
-    // Rows times chosen experts, each through both weights; backward also recomputes the first.
-    // A shard of the experts has its share of the choices: routing is taken to be even.
+    // Rows times chosen experts, each through both weights; backward also recomputes the first. A
+    // shard of the experts has a proportional part, assuming even routing.
     const bool backward = name == "experts_backward";
     const size_t first = backward ? 1 : 0;
     const double rows = elements(operands.at(first + 1), symbols);
@@ -43,7 +43,7 @@ double matmul_flops(const Op& op,
   }
   if (name.starts_with("whole")) return number(op, op.arguments.size() - 2).value_or(0);
   if (name == "muon") {
-    // Of each iteration three products: x x^T, its square, and that times x, where x is wide.
+    // Each iteration has three matmuls: x x^T, its square, and that times x, with x wide.
     const TensorType& x = operands.at(0);
     const double n = extent(x, x.shape.size() - 2, symbols),
                  m = extent(x, x.shape.size() - 1, symbols);
@@ -55,7 +55,7 @@ double matmul_flops(const Op& op,
   return 2 * elements(results.at(0), symbols) * extent(left, left.shape.size() - 1, symbols);
 }
 
-// 2 b h s t (d + e), half of it under a causal mask; backward: five products in the place of two.
+// Returns 2 b h s t (d + e), half of it under a causal mask; backward: five matmuls instead of two.
 double attention_flops(const Op& op, const Types& operands, const std::vector<int64_t>& symbols) {
   const bool backward = short_name(op) == "attention_backward";
   const size_t q = backward ? 1 : 0;
@@ -82,15 +82,15 @@ double convolution_flops(const Op& op,
   return once * ((op.results.at(0) != kNone ? 1 : 0) + (op.results.at(1) != kNone ? 1 : 0));
 }
 
-// Look-ups touch the rows that they return, not the whole table.
+// Returns whether an op touches only the rows that it returns, not the whole table.
 bool reads_rows(std::string_view name) {
   return name == "aten.embedding.default" || name == "aten.index.Tensor" ||
          name == "aten.gather.default" || name == "aten.index_select.default" ||
          name == "medley.embedding_select.default" || name == "medley.cross_entropy.default";
 }
 
-// How often a kernel reads and writes all logits in f32, a block of rows at a time, beside what it
-// reads and writes of its operands: measured on a GPU (benchmarks/results/gpu_202611.md).
+// Returns how often a kernel reads and writes all logits in f32, by blocks of rows, in addition to
+// its operands: measured on a GPU (benchmarks/results/gpu_202611.md).
 double passes_over_logits(std::string_view name) {
   if (name == "medley.log_sum_exp.default") return 5;
   return name == "medley.cross_entropy_backward.default" ? 6 : 0;
@@ -151,7 +151,7 @@ ValueId storage_operand(const Op& op, size_t result) {
   if (values.empty()) return kNone;
   if (work_class(op.name) == WorkClass::kView || accumulates(op)) return values[0];
   if (!find_update_op(op.name)) return kNone;
-  // The gradient has no result of its own; a state that there is not has none either.
+  // The gradient and absent states have no result.
   const auto* value = std::get_if<ValueArgument>(&op.arguments.at(result == 0 ? 0 : result + 1));
   return value ? value->value : kNone;
 }

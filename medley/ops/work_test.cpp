@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// The work of an op on inputs of these types, for b = 2.
+// Returns the work of an op on inputs of these types, for b = 2.
 Work work_of(const std::vector<std::string>& inputs, const std::string& op_text) {
   const Graph graph = one_op(inputs, op_text);
   const Op& op = graph.ops[0];
@@ -33,7 +33,7 @@ TEST(Work, CausalAttentionIsHalf) {
             2 * 2 * 4 * 8 * 8 * 16);
 }
 
-// Two of four experts have half of the choices; the number of all experts says so.
+// Two of four experts have half of the choices, by the number of all experts.
 TEST(Work, AShardOfExpertsHasItsShareOfTheTokens) {
   const auto flops = [](const std::string& local) {
     return work_of({"f32[b, 3]",
