@@ -61,7 +61,7 @@ class Preparer {
  private:
   Graph& graph() { return prepared_.graph; }
   bool scales_loss() const { return optimizer_.updates() && optimizer_.scales_loss; }
-  // The state of the loss scale, which every stage has: whoever trains may ask any of them.
+  // Returns the state of the loss scale. Every stage has it, since callers may query any of them.
   ValueId loss_scale() {
     if (loss_scale_ == kNone)
       loss_scale_ = add_input(
@@ -82,12 +82,12 @@ class Preparer {
 
   // The ops and inputs that a sum over the step reads.
   struct Summed {
-    std::set<OpId> ops;  // the sums among them read what prologues before give
-    int prologue = 0;    // in which it is summed, counted from 0
-    bool rows = false;   // else it is the same for all micro-batches
+    std::set<OpId> ops;  // the sums among them read results of earlier prologues
+    int prologue = 0;    // the summing one, counted from 0
+    bool rows = false;   // else it is equal for all micro-batches
   };
 
-  // Returns nothing if the value depends on what a step changes.
+  // Returns nothing if the value depends on values that a step changes.
   std::optional<Summed> summed(ValueId value) const {
     Summed found;
     std::set<ValueId> seen{value};
@@ -130,7 +130,7 @@ class Preparer {
           input.kind == InputKind::kScalar || input.kind == InputKind::kBuffer)
         known_inputs_.insert(input.value);
     for (const Op& op : source_.ops) {
-      // A stage may have the backward op of a mean only.
+      // A stage may have only the backward op of a mean.
       const bool mean = is_mean_loss(op);
       if (!mean && op.name != kStepSum) continue;
       const ValueId value = operands(op)[mean ? 1 : 0];
@@ -194,7 +194,7 @@ class Preparer {
     return fmt::format("{}.{}", names_[at(made.producer)], made.result);
   }
 
-  // Sums are those of the whole step; a chain of views of a parameter is done again in the backward
+  // Sums are those of the whole step. A chain of views of a parameter is repeated in the backward
   // phase, so that a parameter gathered for the forward phase need not be kept.
   ValueId replacement(const Op& user, ValueId value) {
     if (auto found = replaced_.find(value); found != replaced_.end()) return found->second;
@@ -262,8 +262,8 @@ class Preparer {
     reorder(in_phases());
   }
 
-  // Whether a value is a parameter, which the update changes in its memory, a tensor of the batch,
-  // which the caller may change, or a view of one.
+  // Returns whether a value is a parameter, which the update changes in place, a tensor of the
+  // batch, which the caller may change, or a view of one.
   bool is_of_others(ValueId value) const {
     for (OpId producer = source_.values[at(value)].producer; producer != kNone;
          producer = source_.values[at(value)].producer) {
@@ -275,8 +275,8 @@ class Preparer {
     return input && (input->kind == InputKind::kParameter || input->kind == InputKind::kBatch);
   }
 
-  // Phases are contiguous. What is accumulated is so at once: a gradient that waits for the end of
-  // its phase is held twice, and sets out late.
+  // Makes phases contiguous. Accumulates immediately: a gradient that waits for the end of its
+  // phase is stored twice, and sent late.
   std::vector<size_t> in_phases() {
     const std::vector<Op>& ops = graph().ops;
     std::map<ValueId, size_t> made_by;
@@ -315,7 +315,7 @@ class Preparer {
     prepared_.roles = std::move(roles);
   }
 
-  // The gradient of a parameter that other stages have all parts of.
+  // Adds a parameter's gradient whose parts are all in other stages.
   void receive(const std::string& parameter) {
     const auto found = parameters_.find(parameter);
     if (found == parameters_.end()) return;
@@ -344,7 +344,7 @@ class Preparer {
     }
   }
 
-  // Returns the factor by which the norm has gradients scaled; kNone if there is no limit to it.
+  // Returns the factor by which the norm scales gradients; kNone without a limit.
   ValueId append_norm(const std::vector<Output>& outputs) {
     const TensorType scalar{DType::kF64, {}};
     const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
@@ -427,7 +427,7 @@ class Preparer {
     const ValueId before = graph().inputs[at(parameter)].value;
     const TensorType type = value_of(before).type;
     std::vector<TensorType> types{type};
-    std::vector<std::string> states{""};  // of the results that are there
+    std::vector<std::string> states{""};  // for the present results
     std::vector<Argument> arguments{ValueArgument{before}, ValueArgument{gradient}};
     std::vector<bool> is_there{true};
     const auto add_state = [&](std::string_view state, const std::optional<TensorType>& of) {
@@ -470,7 +470,7 @@ class Preparer {
       graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState,
                                  i == 0 ? name : states[i],
                                  results[i]});
-    // Of the master copy, if there is one.
+    // Averages the master copy, if there is one.
     if (optimizer_.average > 0)
       append_average(name, results[is_there.back() ? results.size() - 1 : 0], wide, scalars);
   }
@@ -501,8 +501,7 @@ class Preparer {
         }
   }
 
-  // Weights computed again in the prologue, and views of parameters, leave ops behind that nobody
-  // reads.
+  // Removes unread ops, left by normalisers recomputed in the prologue and by views of parameters.
   void remove_unused() {
     std::vector<bool> used(graph().values.size(), false);
     for (const Output& output : graph().outputs) used[at(output.value)] = true;
@@ -522,8 +521,8 @@ class Preparer {
     relink();
   }
 
-  // An op that a prologue does and a later phase does again: what else the two compute differs, so
-  // a plan decides each by itself.
+  // Renames an op that a prologue does and a later phase repeats. Other ops of the two differ, so a
+  // plan decides about each by itself.
   void name_repeated() {
     std::set<std::string> later;
     for (size_t i = graph().ops.size(); i-- > 0;) {
@@ -534,7 +533,7 @@ class Preparer {
     }
   }
 
-  // Drops the values that nobody defines any more.
+  // Drops the values without a definition.
   void renumber() {
     std::vector<ValueId> ids(graph().values.size(), kNone);
     std::vector<Value> values;
@@ -558,15 +557,15 @@ class Preparer {
   const Optimizer& optimizer_;
   const Graph& source_;
   const StageContext& context_;
-  const std::vector<std::string>& names_;  // of the source's ops
+  const std::vector<std::string>& names_;  // for the source's ops
   Prepared prepared_;
   ValueId loss_scale_ = kNone, squares_ = kNone;
   std::map<std::string, int32_t> parameters_;  // their places among the inputs
-  std::set<ValueId> known_inputs_;             // that a step leaves alone
-  std::map<ValueId, Summed> sums_;             // by what is summed over the step
-  std::map<ValueId, ValueId> totals_;          // the same -> its sum
+  std::set<ValueId> known_inputs_;             // unchanged by a step
+  std::map<ValueId, Summed> sums_;             // by the summed value
+  std::map<ValueId, ValueId> totals_;          // likewise -> its sum
   std::map<ValueId, ValueId> replaced_;        // result of a kStepSum -> the sum
-  std::map<ValueId, ValueId> views_;  // view of a parameter -> the same in the backward phase
+  std::map<ValueId, ValueId> views_;  // view of a parameter -> its copy in the backward phase
 };
 
 }  // namespace

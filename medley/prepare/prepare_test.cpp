@@ -11,7 +11,7 @@ using testing::Contains;
 using testing::IsSupersetOf;
 using testing::Not;
 
-// The mean of x over the rows that count: the loss reads the counts, and so does their sum.
+// The mean of x over the counted rows: the loss reads the counts, and so does their sum.
 const char* const kMeanOfSome = R"(medley-graph 1
 graph "mean"
 symbols b
@@ -35,7 +35,7 @@ TEST(Prepare, NamesWhatAPrologueAndAPhaseBehindItBothDoApart) {
   EXPECT_EQ(different.size(), prepared.names.size());
 }
 
-// A module may be called as the norm of the gradient, or the update, is.
+// A module may have the name of the gradient norm or the update.
 const char* const kModuleCalledNorm = R"(medley-graph 1
 graph "scaled"
 symbols b

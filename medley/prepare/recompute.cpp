@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// A value with rows that a forward op makes, with all views of it: from position `made` to the last
+// A value with rows from a forward op, with all views of it: from position `made` to the last
 // forward op that reads it.
 struct Span {
   size_t made = 0, last = 0;
@@ -22,7 +22,7 @@ struct Span {
 };
 
 std::vector<Span> find_spans(const Graph& graph) {
-  const std::vector<int64_t> rows(graph.symbols.size(), 1 << 10);  // at which bytes are compared
+  const std::vector<int64_t> rows(graph.symbols.size(), 1 << 10);  // rows for comparing bytes
   std::vector<int> span_of(graph.values.size(), -1);
   std::vector<Span> spans;
   size_t position = 0;
@@ -52,7 +52,7 @@ std::vector<Span> find_spans(const Graph& graph) {
   return spans;
 }
 
-// Bytes that cross the cut before each position.
+// Returns the bytes that cross the cut before each position.
 std::vector<int64_t> widths(const std::vector<Span>& spans, size_t positions) {
   std::vector<int64_t> change(positions + 2, 0);
   for (const Span& span : spans) {
@@ -63,8 +63,8 @@ std::vector<int64_t> widths(const std::vector<Span>& spans, size_t positions) {
   return change;
 }
 
-// 0, the cuts that may be, and the end: where less crosses than before, or as much, but it is what
-// the backward phase reads.
+// Returns 0, the possible cuts, and the end. A cut is possible if fewer bytes cross than before, or
+// equally many that the backward phase reads.
 std::vector<size_t> candidates(const std::vector<Span>& spans, size_t positions) {
   const std::vector<int64_t> width = widths(spans, positions);
   std::vector<bool> makes_saved(positions, false);
@@ -78,8 +78,8 @@ std::vector<size_t> candidates(const std::vector<Span>& spans, size_t positions)
   return found;
 }
 
-// The tables of the search, between candidates i < j, of what is made between them: bytes that
-// cross j, and others that the backward phase reads.
+// The tables of the search: for candidates i < j, the bytes made between them that cross j, and the
+// others that the backward phase reads.
 struct Tables {
   std::vector<std::vector<int64_t>> crosses, saved;
 };
@@ -90,7 +90,7 @@ Tables tables_of(const std::vector<Span>& spans, const std::vector<size_t>& cuts
   tables.crosses.assign(n, std::vector<int64_t>(n, 0));
   tables.saved = tables.crosses;
   for (const Span& span : spans) {
-    // The first candidate after it is made, and the first that it does not cross.
+    // The first candidate after its creation, and the first that it does not cross.
     const auto after = std::upper_bound(cuts.begin(), cuts.end(), span.made) - cuts.begin();
     const auto end = std::upper_bound(cuts.begin(), cuts.end(), span.last) - cuts.begin();
     const auto made_in = at(after - 1);
@@ -101,7 +101,7 @@ Tables tables_of(const std::vector<Span>& spans, const std::vector<size_t>& cuts
         tables.saved[made_in][j] += span.bytes;
     }
   }
-  // So far of what is made just behind i; now of all that is made from i on.
+  // Includes only values made directly behind i so far; now all that are made from i on.
   for (size_t i = n - 1; i-- > 0;)
     for (size_t j = i + 2; j < n; ++j) {
       tables.crosses[i][j] += tables.crosses[i + 1][j];
@@ -110,10 +110,10 @@ Tables tables_of(const std::vector<Span>& spans, const std::vector<size_t>& cuts
   return tables;
 }
 
-// The cuts of fewest bytes kept among those whose blocks save at most `limit`.
+// The cuts with the fewest kept bytes among those whose blocks save at most `limit`.
 struct Division {
   int64_t kept = std::numeric_limits<int64_t>::max(), largest = 0;
-  std::vector<size_t> cuts;  // into the candidates
+  std::vector<size_t> cuts;  // indices of candidates
 };
 
 Division divide_within(const Tables& tables, int64_t limit) {
@@ -219,7 +219,7 @@ class Recomputer {
     return found == copies_.end() ? value : found->second;
   }
 
-  // The forward ops that are to be copied before an op can be computed, in order.
+  // Returns the forward ops to be copied before an op can run, in order.
   std::set<OpId> missing_for(const Op& op) const {
     std::set<OpId> missing;
     std::vector<ValueId> wanted = operands(op);
@@ -242,7 +242,7 @@ class Recomputer {
       if (result == kNone) continue;
       const auto fresh = static_cast<ValueId>(prepared_.graph.values.size());
       prepared_.graph.values.push_back(prepared_.graph.values[at(result)]);
-      // What is kept is read as it was kept.
+      // Kept values are read as they are.
       if (!kept_[at(result)]) copies_[result] = fresh;
       result = fresh;
     }
@@ -296,7 +296,7 @@ std::vector<OpId> originals(const Prepared& prepared) {
         found->second.first.push_back(static_cast<OpId>(i));
   for (const auto& [name, pair] : by_name) {
     const auto& [first, again] = pair;
-    if (first.empty()) continue;  // nothing but the backward phase needed it
+    if (first.empty()) continue;  // only the backward phase needed it
     MEDLEY_CHECK_EQ(first.size(), again.size());
     for (size_t k = 0; k < again.size(); ++k) {
       MEDLEY_CHECK_EQ(ops[at(first[k])].name, ops[at(again[k])].name);
