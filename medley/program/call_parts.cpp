@@ -12,8 +12,8 @@ bool is_transfer(const LoweredStage& stage, const Item& item) {
          stage.communications[at(item.index)].kind == CommunicationKind::kTransfer;
 }
 
-// The parts of one micro-batch's call that an entry of a schedule means. `late`: of a backward
-// function whose gradients of weights have an entry of their own, behind its last transfer.
+// Returns the parts of one micro-batch's call for a schedule entry. `late`: the function's deferred
+// weight gradients have an entry of their own, after its last transfer.
 std::vector<Call> parts_of(const LoweredStage& stage,
                            const Call& call,
                            const PipelineCall& entry,

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr int kToTheEnd = Call::kToTheEnd;
 
-// Forward gathers, in step 2 of four; backward waits for nothing.
+// Forward gathers, in step 2 of four; backward has no wait.
 LoweredStage gathering(int microbatches) {
   LoweredStage stage = data_parallel_program({3, 1}, microbatches).program.stages[0];
   stage.calls.clear();
@@ -56,7 +56,7 @@ TEST(AddCalls, OneAtOnceStaysAsItIs) {
   EXPECT_EQ(stage.calls, kWhole);
 }
 
-// What a micro-batch leaves in a buffer is for the next one.
+// A micro-batch leaves a buffer's value to the next one.
 TEST(AddCalls, WhatReplacesValuesStaysWhole) {
   LoweredStage stage = gathering(2);
   stage.functions[0].assigns.push_back({1, 0});
@@ -64,7 +64,7 @@ TEST(AddCalls, WhatReplacesValuesStaysWhole) {
   EXPECT_EQ(stage.calls, kWhole);
 }
 
-// Nothing is sent, so that no part comes before another.
+// Without sends, no part precedes another.
 TEST(AddCalls, BackwardWithoutTransfersIsOnePart) {
   LoweredStage stage = gathering(2);
   add_calls(stage, with_late_weights(order_calls({2}, 2), {1})[0], 2);

@@ -19,7 +19,7 @@ bool updates(const LoweredStage& stage, const Item& item) {
   return item.kind == Item::Kind::kOp && find_update_op(stage.graph.ops[at(item.index)].name);
 }
 
-// Also where this device only takes them, and so reads nothing that an update has made.
+// Returns true also if this device only receives them, without reading any update result.
 bool sends_new_values(const LoweredStage& stage, const Item& item) {
   if (item.kind != Item::Kind::kPost) return false;
   const auto& relay = stage.communications[at(item.index)].relay;
@@ -30,7 +30,7 @@ bool any_in(const std::vector<ValueId>& values, const std::set<ValueId>& known) 
   return std::ranges::any_of(values, [&](ValueId value) { return known.contains(value); });
 }
 
-// Which items lie between the sum over this device's gradients and the norm.
+// Returns the items between the sum over this device's gradients and the norm.
 std::vector<bool> norm_items(const LoweredStage& stage, const std::vector<Item>& order) {
   std::vector<bool> found(order.size());
   std::set<ValueId> wanted;
@@ -52,7 +52,8 @@ std::vector<bool> norm_items(const LoweredStage& stage, const std::vector<Item>&
   return found;
 }
 
-// 0: before the norm; 1: the norm and what comes of it; 2: the update and what comes of that.
+// Returns 0 before the norm, 1 for the norm and its dependents, 2 for the update and its
+// dependents.
 std::vector<int> phases(const LoweredStage& stage, const std::vector<Item>& order) {
   const std::vector<bool> norm = norm_items(stage, order);
   std::vector<int> result(order.size());

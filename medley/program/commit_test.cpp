@@ -54,8 +54,8 @@ std::vector<Program> random_programs(bool commit, bool scales_loss = false) {
   return programs;
 }
 
-// Whoever contributes to the commit has all gradients, and whoever has it needs nobody for the
-// update.
+// A contributor to the commit has all gradients, and a device with its result needs no other for
+// the update.
 TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
   int found = 0;
   std::vector<Program> programs = random_programs(true);
@@ -96,7 +96,7 @@ TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
   EXPECT_GT(found, 120);
 }
 
-// Also where the gradients that all have in the end would make the norm a local sum.
+// Also if the final gradients, which all devices have, would make the norm a local sum.
 TEST(Commit, AllDevicesThatUpdateHaveAPartInIt) {
   for (const Program& program : random_programs(true)) {
     std::set<int> updating;
@@ -117,7 +117,7 @@ TEST(Commit, AllDevicesThatUpdateHaveAPartInIt) {
   }
 }
 
-// Gradients that are computed by several devices in part are spread behind the commit.
+// Gradients computed by several devices in part are spread after the commit.
 TEST(Commit, OnlyPlansThatUpdateInPartsSpread) {
   int spread = 0, local = 0;
   for (const Program& program : random_programs(true))

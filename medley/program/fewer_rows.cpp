@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-// The planned rows of all micro-batches, pipeline after pipeline.
+// Returns the planned rows of all micro-batches, pipeline after pipeline.
 std::vector<double> planned_rows(const Program& program) {
   std::vector<double> rows;
   int pipeline = -1;
@@ -35,7 +35,7 @@ Program with_rows(const Program& planned, int64_t rows) {
                             "micro-batches: the model learns from each as from a batch",
                             rows,
                             counts.size()));
-  size_t first = 0;  // micro-batch of the pipeline, of all
+  size_t first = 0;  // micro-batch of the pipeline, over all
   int64_t first_row = 0, row = 0;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     LoweredStage& stage = program.stages[s];

@@ -57,8 +57,7 @@ TEST(FewerRows, AreThoseOfAPlanForThem) {
   EXPECT_EQ(with_rows(planned, kRows).stages[0].tables, planned.stages[0].tables);
 }
 
-// Verified programs of pipelines that are not alike, owners among them: with_rows() verifies what
-// it makes.
+// Verified programs of heterogeneous pipelines, including owners: with_rows() verifies its result.
 TEST(FewerRows, OfRandomPipelinesAreNowhereMoreThanPlanned) {
   const Graph graph = deep();
   for (uint64_t seed = 1; seed <= 6; ++seed) {

@@ -10,12 +10,12 @@
 namespace medley {
 namespace {
 
-// The update is no micro-batch.
+// Returns the micro-batch; the update is none.
 int owner(const Call& call) {
   return call.function == FunctionKind::kUpdate ? -1 : call.microbatch;
 }
 
-// What is left in a frame by these functions, one after the other.
+// Returns the values left in a frame by these functions in order.
 std::vector<ValueId> leftovers(const LoweredStage& stage,
                                const std::vector<FunctionKind>& functions) {
   std::set<ValueId> values;
@@ -46,7 +46,8 @@ FrameSchedule schedule_frames(const LoweredStage& stage) {
   FrameSchedule schedule;
   std::set<int> free;
   std::map<int, Held> held;
-  std::map<std::vector<FunctionKind>, std::vector<ValueId>> left;  // by them: the same for most
+  // by function sequence, mostly equal
+  std::map<std::vector<FunctionKind>, std::vector<ValueId>> left;
   for (size_t i = 0; i < stage.calls.size(); ++i) {
     const int who = owner(stage.calls[i]);
     FrameUse& use = schedule.uses.emplace_back();

@@ -62,7 +62,7 @@ class FunctionMaker {
     return found != used_in_.end() && found->second.contains(value);
   }
 
-  // Whether a value is not needed any more once this function has used it for the last time.
+  // Returns whether a value is no longer needed after its last use in this function.
   bool may_die(Phase phase, bool last, ValueId value) const {
     if (keep_.contains(value)) return false;
     switch (stage_.lifetimes[at(value)]) {
@@ -87,7 +87,7 @@ class FunctionMaker {
     Marks seen(stage_.graph.values.size());
     for (size_t i = chosen.size(); i-- > 0;) {
       std::vector<ValueId> values = uses(stage_, chosen[i]);
-      // A result that nobody reads dies at once.
+      // Unread results die immediately.
       for (ValueId value : definitions(stage_, chosen[i]))
         if (chosen[i].kind == Item::Kind::kOp) values.push_back(value);
       for (ValueId value : values)
@@ -132,7 +132,7 @@ void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order) {
              return stage.lifetimes[at(value)] == Lifetime::kRun;
            });
   };
-  size_t earliest = 0;  // where the wait for the gathering before this one stands
+  size_t earliest = 0;  // index of the previous gathering's wait
   for (size_t i = 0; i < order.size(); ++i) {
     if (!gathers(order[i])) continue;
     if (order[i].kind == Item::Kind::kPost) {
@@ -158,7 +158,7 @@ void drop_unused(const LoweredStage& stage,
             results.begin(), results.end(), [&](ValueId value) { return used.contains(value); }))
       return false;
     if (item.kind == Item::Kind::kOp) return true;
-    // Other stages count on theirs.
+    // Other stages depend on theirs.
     if (!stage.communications[at(item.index)].devices.empty()) return false;
     dropped.insert(item.index);
     return true;

@@ -15,7 +15,7 @@ std::string ids(const std::vector<ValueId>& values) {
   return text;
 }
 
-// Of each tensor its cells: elements, who gives them, who takes them.
+// Returns each tensor's cells: elements, givers, takers.
 std::string cells(const Relay& relay) {
   std::string text;
   for (const auto& tensor : relay.tensors) {

@@ -1,4 +1,4 @@
-// What plans say, once lowered, about who needs which rows and who communicates with whom.
+// The rows that lowered plans need, and their communication groups.
 
 #include "medley/program/rows.h"
 
@@ -27,7 +27,7 @@ void erase_line(std::string& text, const std::string& begin) {
   text.erase(first, text.find('\n', first) + 1 - first);
 }
 
-// As capture writes a parameter that is not trained.
+// Returns the graph of a capture with an untrained parameter.
 Graph deep_with_a_frozen_layer() {
   std::string text = LocalFiles().read(kDeep);
   for (const std::string name : {"\"layers.0.weight\"", "\"layers.0.bias\""}) {
@@ -44,7 +44,7 @@ Cluster equal_devices(int count) {
   return cluster;
 }
 
-// One stage on devices 0, 1, ...
+// Returns one stage on devices 0, 1, ...
 Plan plan_on(std::vector<int64_t> shape, std::vector<Microbatch> microbatches) {
   Plan plan;
   Stage stage;
@@ -59,7 +59,7 @@ Plan plan_on(std::vector<int64_t> shape, std::vector<Microbatch> microbatches) {
   return plan;
 }
 
-// Stages of so many devices, cut before layers.1, layers.2, ...
+// Returns stages of so many devices, cut before layers.1, layers.2, ...
 Plan stages_of(std::vector<int64_t> counts, std::vector<Microbatch> microbatches) {
   Plan plan = plan_on({counts[0]}, std::move(microbatches));
   std::vector<Stage>& stages = plan.pipelines[0].stages;
@@ -110,7 +110,7 @@ TEST(Rows, BothAxesMayDivideThem) {
                           ElementsAre(Rows{7, 1})));
 }
 
-// Without lengths everybody computes on all rows; and who reads one input whole needs them all.
+// Without lengths all devices compute on all rows, as does a device that reads one input whole.
 TEST(Rows, OfAReplicatedBatchAreAll) {
   EXPECT_THAT(all_rows(lower(deep_model(), plan_on({2}, {{8, {}}}), equal_devices(2), {})),
               ElementsAre(ElementsAre(Rows{0, 8}), ElementsAre(Rows{0, 8})));
@@ -120,8 +120,8 @@ TEST(Rows, OfAReplicatedBatchAreAll) {
               ElementsAre(ElementsAre(Rows{0, 8}), ElementsAre(Rows{0, 8})));
 }
 
-// The first stage reads what goes into the model, the last one what comes out; each divides as it
-// says, and between them nobody reads the batch.
+// The first stage reads the model's inputs, the last one the targets. Each has its own division,
+// and stages between them read no batch.
 TEST(Rows, OfAStageAreThoseThatItReads) {
   Plan plan = stages_of({2, 1, 2}, {{8, {5, 3}}});
   plan.pipelines[0].stages[2].rows = {1, 3};
@@ -166,13 +166,13 @@ TEST(Groups, OfTwoAxesAreTheirLines) {
     EXPECT_THAT(groups, ::testing::Contains(line));
 }
 
-// Stages send to each other device by device, and sum the loss over all.
+// Stages transfer values device by device, and sum the loss over all.
 TEST(Groups, OfStagesAreAllDevicesAndWhoSumsInside) {
   EXPECT_EQ(groups_of(lower(deep_model(), stages_of({2, 1}, {{8, {5, 3}}}), equal_devices(3), {})),
             (Groups{{0, 1}, {0, 1, 2}}));
 }
 
-// The norm is that of the stages that have gradients.
+// The norm is that of the stages with gradients.
 TEST(Groups, OfStagesWithGradientsLackTheFrozenOne) {
   const Plan plan = stages_of({1, 1, 1}, {{8, {}}});
   EXPECT_EQ(groups_of(lower(deep_with_a_frozen_layer(), plan, equal_devices(3), {})),

@@ -61,7 +61,7 @@ Size SymbolTable::length(const State& state, int position, const Size& full) {
   return left;
 }
 
-// What there is to know of this device's shard on all axes together. Nothing if no axis cuts it.
+// Returns a property of this device's shard over all axes, or nothing if no axis cuts it.
 std::optional<Size> SymbolTable::shard(
     Kind kind, const State& state, int position, const Size& full, const IndexInterval& within) {
   Entry entry{.kind = kind, .full = full, .within = within};
@@ -190,7 +190,7 @@ IndexInterval SymbolTable::piece_of(const Division& division, size_t device, int
   return {begin, begin + division.lengths[device]};
 }
 
-// What an interval has in common with another; of nothing, within the bounds of that.
+// Returns the intersection of an interval with another, within that one's bounds if empty.
 IndexInterval SymbolTable::clamped(const IndexInterval& interval, const IndexInterval& bounds) {
   return {std::clamp(interval.begin, bounds.begin, bounds.end),
           std::clamp(interval.end, bounds.begin, bounds.end)};

@@ -61,9 +61,8 @@ void verify_shape(const Program& program, size_t s) {
   }
 }
 
-// The micro-batches of a stage are the rows of the global batch, one after the other, from `row`
-// on, where the pipeline before it ends. Returns where its own ends. Programs that tests make by
-// hand have no rows.
+// Checks that a stage's micro-batches are consecutive rows of the global batch from `row` on, the
+// end of the previous pipeline. Returns its own end. Hand-made programs of tests have no rows.
 int64_t verify_microbatches(const Program& program, size_t s, int64_t row) {
   if (program.global_batch == 0) return 0;
   const LoweredStage& stage = program.stages[s];
@@ -86,7 +85,7 @@ int64_t verify_microbatches(const Program& program, size_t s, int64_t row) {
   return row;
 }
 
-// Pipelines follow each other, and their rows do; the stages of each have the same.
+// Checks that pipelines and their rows are consecutive, and that the stages of each have the same.
 void verify_pipelines(const Program& program) {
   int64_t begin = 0, end = 0;
   for (size_t s = 0; s < program.stages.size(); ++s) {

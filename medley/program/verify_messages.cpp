@@ -1,4 +1,4 @@
-// What devices tell each other, from both ends: verify_messages().
+// verify_messages(): compares both ends of each message.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -139,7 +139,7 @@ void verify_tensors(const LoweredStage& stage,
     }
 }
 
-// Of the collectives of a stage's mesh.
+// Checks the collectives of a stage's mesh.
 void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& alike) {
   for (const Communication& communication : stage.communications) {
     const std::string place = place_of(s, communication);
@@ -167,10 +167,10 @@ struct Posted {
   Call call{};
 };
 
-// By stream and devices, what a stage posts of sums over stages.
+// A stage's posted sums over stages, by stream and devices.
 using Sums = std::map<std::vector<int>, std::vector<Posted>>;
 
-// Of each stage, by lane or devices.
+// [stage] by lane or devices.
 struct Outgoing {
   std::map<int, std::vector<Posted>> transfers;
   Sums sums;
@@ -187,7 +187,7 @@ Outgoing outgoing(const LoweredStage& stage) {
   return result;
 }
 
-// Devices of all stages that one of the group belongs to: members post the same in one order.
+// The devices of all stages in one group, whose members post the same in one order.
 class SumVerifier {
  public:
   SumVerifier(const Program& program, const std::vector<Outgoing>& all)
@@ -282,12 +282,12 @@ class SumVerifier {
     }
   }
 
-  // Whether it is the same for all devices and micro-batches.
+  // Returns whether it is equal for all devices and micro-batches.
   static bool is_fixed(const Size& size) {
     return size.is_constant() || size.symbols == SymbolTable::batch().symbols;
   }
 
-  // Shapes are fixed: a number, one for each class, or the rows of the global batch.
+  // Checks fixed shapes: a number, one for each class, or the rows of the global batch.
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
     const LoweredStage& stage = program_.stages[s];
@@ -308,7 +308,7 @@ class SumVerifier {
   std::map<int, size_t> stage_of_;  // [device]
 };
 
-// What one stage sends on a lane is what another one receives.
+// Checks that the sends of one stage on a lane are the receives of another.
 class LaneVerifier {
  public:
   LaneVerifier(const Program& program,
@@ -415,7 +415,7 @@ class LaneVerifier {
     compare(sender, from, a, receiver, to, b, where);
   }
 
-  // What is received in the update is of the whole step.
+  // Receives in the update are of the whole step.
   static bool are_of_one_microbatch(const Call& sent, const Call& received) {
     using enum FunctionKind;
     if (received.function != kUpdate)
@@ -513,7 +513,7 @@ class LaneVerifier {
   const Program& program_;
   const std::vector<std::vector<int>>& alike_;  // [stage][microbatch]
   Ends senders_, receivers_;                    // by lane
-  // Communication and kind of micro-batch of the sender, of the receiver: a lane has one sender.
+  // Sender's and receiver's communication and type of micro-batch: a lane has one sender.
   std::set<std::tuple<int, int, size_t, int, int>> compared_;
 };
 

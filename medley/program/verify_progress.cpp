@@ -1,4 +1,4 @@
-// Whether nobody waits for ever: verify_progress().
+// verify_progress(): checks for deadlocks.
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@
 namespace medley {
 namespace {
 
-// Makes the calls of all stages, as far as they get. What happens inside of a stage is left out:
-// its devices do the same in one order.
+// Runs the calls of all stages as far as possible. Omits the inside of a stage, whose devices do
+// the same in one order.
 class Progress {
  public:
   explicit Progress(const Program& program) {
@@ -55,10 +55,10 @@ class Progress {
   struct Actor {
     explicit Actor(const LoweredStage& of) : stage(of), receiving(of) {}
     const LoweredStage& stage;
-    Receiving<int> receiving;  // holds the number of the message in its lane
+    Receiving<int> receiving;  // the message's index in its lane
     Position at;
-    const char* why = "";  // it waits in front of that
-    // Sums over stages take place in the order in which they are posted: what they are over.
+    const char* why = "";  // the reason of its wait
+    // Sums over stages run in posting order: their groups.
     std::deque<int> sums;
     int sums_posted = 0, sums_done = 0;
     std::map<int, int> sum_numbers;  // by communication
@@ -66,13 +66,13 @@ class Progress {
   // Stages that sum with each other.
   struct Group {
     std::vector<size_t> members;
-    size_t waiting = 0;  // of them, those whose turn it is
+    size_t waiting = 0;  // stages at this sum
   };
   struct Lane {
     int sent = 0, received = 0;  // posted by either end
   };
 
-  // Makes its steps up to one that has to wait.
+  // Runs its steps up to one that has to wait.
   void go_on(Actor& actor) {
     walk(actor.stage,
          actor.at,
@@ -111,7 +111,7 @@ class Progress {
     if (actor.sums.size() == 1) wait_for(actor.sums.front());
   }
 
-  // A sum is done once it is its turn in all stages that take part; then it is the turn of others.
+  // A sum completes when it is next in all its stages, which unblocks the next ones.
   void wait_for(int group) {
     std::vector<int> complete;
     const auto wait = [&](int id) {
@@ -131,7 +131,7 @@ class Progress {
     }
   }
 
-  // Who sends waits for the oldest of too many.
+  // A sender waits for the oldest of too many transfers.
   bool send(const Communication& communication) {
     Lane& lane = lanes_[communication.lane];
     if (lane.sent - communication.depth >= lane.received) return false;

@@ -1,4 +1,4 @@
-// What relays sum, and when new values set out: verify_relays().
+// verify_relays(): the terms of relays, and the order of new values.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ int64_t elements_of(const LoweredStage& stage, ValueId value, size_t device) {
   return count;
 }
 
-// What one stage puts into a relay and gets out of it.
+// One stage's inputs and outputs of a relay.
 class RelayVerifier {
  public:
   RelayVerifier(const LoweredStage& stage, size_t s, const Communication& relay)
@@ -43,7 +43,7 @@ class RelayVerifier {
   }
 
  private:
-  // Whoever has the same as a device before it gives nothing.
+  // A replica of an earlier device gives no elements.
   template <typename Count>
   void expect_elements(size_t d,
                        const std::vector<ValueId>& values,
@@ -69,8 +69,8 @@ class RelayVerifier {
     }
   }
 
-  // Of a gradient every stage that puts one in gives all elements, each once; new values are given
-  // once by all stages together. Whoever has elements gives some.
+  // For a gradient, every stage with an input gives all elements, each once. New values are given
+  // once by all stages together. A stage with elements gives some.
   void expect_terms(size_t i) const {
     const int number = relay_.relay->members[at(members_[0])].inputs[i];
     const RelayTensor& tensor = *relay_.relay->tensors[at(number)];
@@ -99,7 +99,7 @@ class RelayVerifier {
   std::vector<int> members_;  // [device]
 };
 
-// One stage's update, followed up to the first relay of new values and from there on.
+// One stage's update, followed to the first relay of new values and from there on.
 class CommitVerifier {
  public:
   CommitVerifier(const LoweredStage& stage, size_t s) : stage_(stage), s_(s) {}
@@ -116,7 +116,7 @@ class CommitVerifier {
  private:
   const Communication& communication(int id) const { return stage_.communications[at(id)]; }
 
-  // The relays whose sums are assigned as they arrive.
+  // Finds the relays whose sums are assigned on arrival.
   void find_values() {
     std::set<ValueId> assigned;
     for (const Function& function : stage_.functions)
@@ -140,7 +140,7 @@ class CommitVerifier {
     under_way_.insert(item.index);
   }
 
-  // Returns whether what the update posts is another sum than one of new values.
+  // Returns whether the update posts a sum other than of new values.
   bool check_order(int id) {
     const Communication& posted = communication(id);
     const std::string place = fmt::format("{}: {}", stage_name(s_), posted.name);

@@ -42,7 +42,7 @@ std::vector<std::string> names(const Cluster& cluster) {
   return all;
 }
 
-// Meshes, pipelines and several of them, of two models, with tied weights in one.
+// Returns meshes, pipelines and several of them, of two models, one with tied weights.
 std::vector<Program> random_programs(int seeds) {
   const Cluster cluster = checked_devices(4);
   std::vector<Program> programs;
@@ -86,8 +86,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// Makes one change that breaks the program; returns what it has done, "" if there is no place for
-// it.
+// Makes one change that breaks the program. Returns its description, "" if it does not apply.
 using Change = std::string (*)(Mutator&);
 
 bool is_called(const LoweredStage& stage, const Function& function) {
@@ -161,7 +160,7 @@ std::string swap_maker_and_reader(Mutator& mutator) {
   return "swapped";
 }
 
-// Of what is read, but for gradients, which may stay.
+// Drops the death of a read value, except gradients, which may stay.
 std::string drop_death(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   const auto [segment, op] = choose_op(mutator, stage, 1);
@@ -185,7 +184,7 @@ std::string move_death(Mutator& mutator) {
   return fmt::format("value {}", segment->dies[to].back());
 }
 
-// The first of two on a lane moves behind the second.
+// Moves the first of two sends on a lane behind the second.
 std::string swap_sends(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   for (auto [function, i] : steps_of<Post>(stage))
@@ -204,7 +203,7 @@ std::string swap_sends(Mutator& mutator) {
   return "";
 }
 
-// One that several devices take part in.
+// Returns a communication of several devices.
 Communication* choose_communication(Mutator& mutator, LoweredStage& stage) {
   std::vector<Communication*> all;
   for (Communication& communication : stage.communications)
@@ -224,7 +223,7 @@ std::string change_length(Mutator& mutator) {
   return communication->name;
 }
 
-// Of a number that a communication reads in all micro-batches.
+// Changes a number that a communication reads in all micro-batches.
 std::string change_table(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   Communication* communication = choose_communication(mutator, stage);
@@ -249,7 +248,7 @@ std::string change_table(Mutator& mutator) {
   const size_t m = mutator.draw(stage.tables.size());
   const size_t device = mutator.draw(stage.devices.size());
   const Symbol symbol = mutator.any(symbols);
-  // Where it is a factor of nothing it decides nothing.
+  // As a factor of zero it has no effect.
   const std::vector<int64_t> before = stage.tables[m][device];
   stage.tables[m][device][at(symbol)] += 1;
   for (const auto* sizes : {&communication->send, &communication->receive})
@@ -303,7 +302,7 @@ std::string remove_member(Mutator& mutator) {
     return true;
   });
 }
-// In one stage, or in all that have the relay.
+// Changes one stage, or all with the relay.
 std::string change_cells(Mutator& mutator, bool everywhere) {
   std::vector<std::shared_ptr<const Relay>> relays;
   for (const Communication& communication : mutator.stage().communications)
@@ -360,7 +359,7 @@ std::string remove_end(Mutator& mutator) {
   return "an end";
 }
 
-// Of what a stage only takes, so that nothing else stands in the way.
+// Posts values that a stage only receives, so that no other check applies.
 std::string post_values_early(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   for (Function& function : stage.functions) {
@@ -403,7 +402,7 @@ std::string change_lane(Mutator& mutator) {
   });
 }
 
-// From the update to another function.
+// Moves it from the update to another function.
 std::string move_assign(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   Function& to = mutator.any(stage.functions);
@@ -452,7 +451,7 @@ std::string renumber_call(Mutator& mutator) {
   ++call.microbatch;
   return to_string(call);
 }
-// Two of one micro-batch, or of one function.
+// Swaps two calls of one micro-batch, or of one function.
 std::string swap_calls(Mutator& mutator) {
   std::vector<Call>& calls = mutator.stage().calls;
   const size_t i = mutator.draw(calls.size()), j = mutator.draw(calls.size());
@@ -469,7 +468,7 @@ std::string take_other_variant(Mutator& mutator) {
   return to_string(call);
 }
 
-// A stage before the last that waits for each gradient while the last one waits for all
+// Makes a stage before the last wait for each gradient while the last one waits for all
 // activations.
 std::string order_into_deadlock(Mutator& mutator) {
   using enum FunctionKind;
@@ -544,7 +543,7 @@ const std::vector<std::pair<std::string, Change>> kChanges{
 };
 
 TEST(Verify, RefusesAThousandRandomChanges) {
-  const uint64_t wanted = seeds_of(40);  // of each
+  const uint64_t wanted = seeds_of(40);  // per change
   const std::vector<Program> programs = random_programs(10);
   std::mt19937_64 random(0);
   for (const auto& [name, change] : kChanges)
@@ -564,7 +563,7 @@ TEST(Verify, AcceptsProgramsMadeByHand) {
   EXPECT_EQ(refusal_of(chain_program(12, 3).program), "accepted");
 }
 
-// Where it is and what was expected.
+// Errors name the place and the expectation.
 TEST(Verify, NamesThePlace) {
   Program program = data_parallel_program({3, 1}, 2).program;
   program.stages[0].communications[0].receive[1] = Size(5);

@@ -1,4 +1,4 @@
-// Parts of calls that take turns: verify_turns().
+// verify_turns(): interleaved parts of calls.
 
 #include <fmt/format.h>
 
@@ -14,14 +14,14 @@
 namespace medley {
 namespace {
 
-// Whether a call may stand between parts of another.
+// Returns whether a call may be between parts of another.
 bool may_stand_among(FunctionKind parts, FunctionKind kind) {
   const bool forward = kind == FunctionKind::kForward;
   return is_backward(parts) ? forward || is_backward(kind)
                             : forward && parts == FunctionKind::kForward;
 }
 
-// Follows parts, and what they do to values of the step.
+// Follows parts and their accesses to values of the step.
 class TurnsVerifier {
  public:
   TurnsVerifier(const LoweredStage& stage, std::string place)
@@ -64,7 +64,7 @@ class TurnsVerifier {
       refuse(call, fmt::format("found steps {} to {}, expected some of {}", call.first, end, size));
   }
 
-  // A part that follows what its micro-batch has done so far, or a whole call.
+  // Follows a whole call, or a part that continues its micro-batch.
   void take(size_t number) {
     const Call& call = stage_.calls[number];
     const auto known = open_.find(call.microbatch);
@@ -94,7 +94,7 @@ class TurnsVerifier {
     std::deque<int>& posted = posted_[item.index];
     if (item.kind == Item::Kind::kPost && brings_to_microbatch(stage_, communication))
       posted.push_back(call.microbatch);
-    // Nothing is here of what calls before have posted.
+    // The exchanges of earlier calls are not visible here.
     if (item.kind == Item::Kind::kPost || posted.empty()) return;
     if (posted.front() != call.microbatch)
       refuse(call,
@@ -104,7 +104,7 @@ class TurnsVerifier {
     posted.pop_front();
   }
 
-  // By value of the step, the last call that does something to it, of those that began last.
+  // By value of the step, its last call among those that began last.
   using Last = std::map<ValueId, size_t>;
 
   bool is_of_step(ValueId value) const {
@@ -133,7 +133,7 @@ class TurnsVerifier {
     size_t& known = last.try_emplace(value, begin).first->second;
     known = std::max(known, begin);
   }
-  // The number of its first part: in this order calls would be whole.
+  // Returns the number of its first part: the order of whole calls.
   size_t begin(const Call& call) const { return open_.at(call.microbatch).begin; }
 
   const LoweredStage& stage_;
@@ -144,7 +144,7 @@ class TurnsVerifier {
   };
   std::map<int, Open> open_;  // by micro-batch
   Last read_, written_;
-  std::map<int, std::deque<int>> posted_;  // by communication, micro-batches, the oldest first
+  std::map<int, std::deque<int>> posted_;  // by communication: micro-batches, the oldest first
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Values of one stage, followed function by function and then call by call: verify_values().
+// verify_values(): values of one stage, function by function and then call by call.
 
 #include <fmt/format.h>
 
@@ -39,16 +39,15 @@ struct Read {
   std::string who;
 };
 
-// What a function does, to whoever looks at its beginning and end only. Of kRun values nothing but
-// that they are read.
+// The effect of a function between its beginning and its end. kRun values are only read.
 struct Summary {
   const Function* function = nullptr;
-  std::vector<Read> needs;  // from before, of any lifetime; each once
+  std::vector<Read> needs;  // earlier values of any lifetime; each once
   Values reads;             // all
-  Values makes;             // that are there at the end
-  Values frees;             // from before
-  std::vector<int> posts;   // that are awaited later
-  std::vector<int> awaits;  // that were posted before
+  Values makes;             // alive at the end
+  Values frees;             // earlier values
+  std::vector<int> posts;   // awaited later
+  std::vector<int> awaits;  // posted before
 };
 
 class Summarizer {
@@ -154,7 +153,7 @@ class Summarizer {
       refuse(who, fmt::format("makes value {}, which is there already or has been read", value));
     state = Known::kMade;
   }
-  // What is freed is freed by its last reader, or by who made it for nothing.
+  // A value is freed by its last reader, or by the maker of an unread value.
   void free(ValueId value, const Values& own, const std::string& who) {
     Known& state = known(value, who);
     if (is_run(value)) refuse(who, fmt::format("frees value {}, which outlives steps", value));
@@ -162,7 +161,7 @@ class Summarizer {
       refuse(who, fmt::format("frees value {}, which it neither reads nor makes", value));
     if (state != Known::kMade && state != Known::kNeeded)
       refuse(who, fmt::format("frees value {}, which has been freed", value));
-    // What is made of the step may have been made in calls before, too.
+    // Earlier calls may have made a value of the step, too.
     const bool only_here =
         state == Known::kMade && stage_.lifetimes[at(value)] == Lifetime::kMicrobatch;
     state = only_here ? Known::kFreed : Known::kFreedFromBefore;
@@ -187,7 +186,7 @@ class Summarizer {
   Summary summary_;
 };
 
-// Numbers equal things equally, so that what follows from them is found once.
+// Gives equal states equal numbers, so that their successors are computed once.
 template <typename State>
 class Interned {
  public:
@@ -226,12 +225,12 @@ class ValueVerifier {
   }
 
  private:
-  struct Microbatch {  // at a point between its calls
+  struct Microbatch {  // a state between its calls
     Values alive;
     std::vector<FunctionKind> done;
     auto operator<=>(const Microbatch&) const = default;
   };
-  struct Step {  // of kStep and kRun values, between two calls
+  struct Step {  // kStep and kRun values between two calls
     Values alive;
     std::vector<int> posted;
     std::map<ValueId, FunctionKind> replaced;
@@ -264,7 +263,7 @@ class ValueVerifier {
                                      input.name));
   }
 
-  // The last variant does the same in the same order, and more with what is of the whole step.
+  // The last variant does the same in the same order, plus operations for the whole step.
   void check_variants(FunctionKind each, FunctionKind last) const {
     const auto normal = summaries_.find(each), more = summaries_.find(last);
     if (normal == summaries_.end() || more == summaries_.end()) return;
@@ -305,8 +304,8 @@ class ValueVerifier {
                        stage_.communications[at(item.index)].name);
   }
 
-  // Every micro-batch runs prologues, forward and backward once, each of them in the order of
-  // micro-batches; all prologues come first, one kind after the other; the last variants come last;
+  // Checks that every micro-batch runs prologues, forward and backward once, each in the order of
+  // micro-batches. All prologues come first, one kind after the other, the last variants last, and
   // the update ends the step.
   void check_calls() const {
     using enum FunctionKind;
@@ -368,7 +367,7 @@ class ValueVerifier {
     std::vector<int> at_microbatch(stage_.tables.size(), fresh);
     int step = steps_.number({});
     for (const Call& call : stage_.calls) {
-      if (!call.begins()) continue;  // woven calls do what they would one after the other
+      if (!call.begins()) continue;  // interleaved calls act like consecutive ones
       int own = update;
       int& microbatch =
           call.function == FunctionKind::kUpdate ? own : at_microbatch[at(call.microbatch)];
@@ -383,7 +382,7 @@ class ValueVerifier {
     check_end(steps_[step]);
   }
 
-  // Returns what is there after the call.
+  // Returns the state after the call.
   std::pair<int, int> follow(const Call& call, int microbatch_number, int step_number) {
     const Summary& summary = summaries_.at(call.function);
     Microbatch microbatch = microbatches_[microbatch_number];
@@ -445,8 +444,8 @@ class ValueVerifier {
     inputs_ = sorted(std::move(inputs_));
   }
 
-  // What the calls of a micro-batch have read they have freed, unless a function that comes later
-  // reads it, if only in the last micro-batch.
+  // Checks that a micro-batch's calls free the values they read, unless a later function reads
+  // them, at least in the last micro-batch.
   void check_freed(int number) const {
     const Microbatch& microbatch = microbatches_[number];
     for (ValueId value : microbatch.alive) {
@@ -493,7 +492,7 @@ class ValueVerifier {
   const size_t number_;
   const LoweredStage& stage_;
   std::map<FunctionKind, Summary> summaries_;
-  Values kept_, inputs_;  // what is there when the step ends; of the graph
+  Values kept_, inputs_;  // alive at the end of the step; of the graph
   Interned<Microbatch> microbatches_;
   Interned<Step> steps_;
   // (micro-batch, step, function) -> (micro-batch, step) after that call
