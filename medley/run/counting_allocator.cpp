@@ -10,13 +10,13 @@
 namespace medley {
 namespace {
 
-// The sizes are kept apart from the memory, because what frees it may get only its address:
-// kernels that manage memory themselves ask for that (raw_allocate).
+// Stores sizes apart from the memory, since a kernel that manages its own memory (raw_allocate)
+// frees by address only.
 class Counts {
  public:
   void add(void* data, size_t bytes) {
     const std::lock_guard lock(mutex_);
-    int64_t& size = sizes_[data];  // not 0 if it was freed without our being told
+    int64_t& size = sizes_[data];  // nonzero if freed without notice
     now_.live += static_cast<int64_t>(bytes) - size;
     size = static_cast<int64_t>(bytes);
     now_.peak = std::max(now_.peak, now_.live);
@@ -24,7 +24,7 @@ class Counts {
   void remove(void* data) {
     const std::lock_guard lock(mutex_);
     const auto found = sizes_.find(data);
-    if (found == sizes_.end()) return;  // made before we counted
+    if (found == sizes_.end()) return;  // made before counting began
     now_.live -= found->second;
     sizes_.erase(found);
   }

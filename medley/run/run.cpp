@@ -144,7 +144,7 @@ void Run::write(const Found& found, const at::Tensor& whole) {
     const at::Tensor local =
         shard_of(whole, stage(found.stage), *found.placement, table(0, devices().place(i)))
             .to(torch_device(i));
-    // Training must not change what we were given.
+    // Training must not change the caller's tensors.
     devices().interpreter(i).write(found.placement->input.value,
                                    to_buffer(local.is_alias_of(whole) ? local.clone() : local));
   }
@@ -193,7 +193,7 @@ at::Tensor Run::shard(const std::string& kind, const std::string& name, int inde
       const ValueId value = found.placement->input.value;
       const at::Tensor tensor = to_tensor(devices().interpreter(index).read(value));
       const DType dtype = type_of(stage(found.stage).graph, value).dtype;
-      // Gradients, of a device that computes in another type than the graph says.
+      // Gradients on a device with another compute type than the graph's.
       return tensor.defined() ? tensor.to(to_scalar_type(dtype)) : tensor;
     }
   return {};
@@ -272,7 +272,7 @@ std::vector<std::string> Run::disagreements() {
       for (size_t d = 0; d < shards.size(); ++d)
         agree = agree && shard_of(whole, stage(found.stage), *found.placement, *places[d].table)
                              .equal(shards[d]);
-      // Shares of an update are apart.
+      // Shares of an update are disjoint.
       if (!is_whole(*found.placement, tables(found.stage))) continue;
       agree = agree && (!first.defined() || whole.equal(first));
       first = whole;
@@ -330,7 +330,7 @@ void Run::set_scalars(const std::vector<std::vector<double>>& scalars, int64_t s
     }
 }
 
-// All stages have the same, or nothing.
+// All stages have the same value, or none.
 at::Tensor Run::read_reported(const std::function<ValueId(const LoweredStage&)>& value) {
   for (int i = 0; i < devices().size(); ++i) {
     const ValueId found = value(stage_of(i));
@@ -364,7 +364,7 @@ StepResult Run::result() {
   StepResult result;
   result.loss = read_scalar(std::mem_fn(&LoweredStage::loss));
   result.gradient_norm = read_scalar(std::mem_fn(&LoweredStage::gradient_norm));
-  for (const auto& [name, value] : stage_of(0).metrics) {  // all stages have all
+  for (const auto& [name, value] : stage_of(0).metrics) {  // all stages have all metrics
     if (is_carried(name)) continue;
     const at::Tensor whole =
         read_reported([&](const LoweredStage& on) { return on.metrics.at(name); });
@@ -385,7 +385,7 @@ void Run::share_values(Run& other) {
     for (const Placement& placement : stage_of(i).inputs) {
       const Input& input = placement.input;
       if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer) continue;
-      if (is_carried(input.name)) continue;  // evaluation has rows of its own
+      if (is_carried(input.name)) continue;  // evaluation has its own rows
       const LoweredStage& from = other.stage_of(i);
       const auto found = std::ranges::find_if(from.inputs, [&](const Placement& each) {
         return each.input.kind == input.kind && each.input.name == input.name;

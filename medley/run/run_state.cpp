@@ -30,14 +30,14 @@ const HoldingStage* holding(const HeldValue& value, int stage) {
   return found == value.stages.end() ? nullptr : &*found;
 }
 
-// "fast.0.1.safetensors"
+// Returns "fast.0.1.safetensors".
 std::string file_name(const Run& run, int number, const std::string& prefix) {
   std::string name = prefix + run.worker().device_names().at(at(number));
   std::ranges::replace(name, '/', '.');
   return name + ".safetensors";
 }
 
-// Tensors that are read, and the devices that get them.
+// Loaded tensors, and the devices that receive them.
 class Loading {
  public:
   Loading(Run& run,
@@ -47,8 +47,7 @@ class Loading {
       : run_(run), parameters_only_(parameters_only) {
     for (const StoredValue& value : manifest.values) there_.emplace(value.kind, value.name);
     for (const HeldValue& value : values) held_[{value.kind, value.name}] = &value;
-    // Buffers that are not there never change, and a loss scale starts from its first: they stay as
-    // they are.
+    // Absent buffers never change, and a loss scale starts from its first: both stay unchanged.
     for (const HeldValue& value : values)
       if (there_.contains({value.kind, value.name}) ||
           (value.kind != "buffer" && !is_loss_scale(value.kind, value.name)))
@@ -59,7 +58,7 @@ class Loading {
 
   void give() {
     for (const Target& target : targets_) {
-      // Devices of one process that have the same box do not share memory.
+      // Devices of one process with the same box do not share memory.
       at::Tensor tensor = target.is_first ? target.tensor : target.tensor.clone();
       if (target.is_master) tensor = tensor.to(at::kFloat);
       interpreter(target.device).write(target.value, to_buffer(tensor.to(target.where)));
@@ -88,7 +87,7 @@ class Loading {
       const int box = stage->layout.box_of[at(place.index)];
       const at::Tensor like = shard(value, i, stage->value);
       if (box == kNoBox) {
-        // A run that has nothing yet has no shards without elements either, which ops read.
+        // A run without state also lacks the empty shards, which ops read.
         if (like.defined() && like.numel() == 0)
           targets_.push_back({i, stage->value, like, like.device(), true, false});
         continue;
@@ -101,7 +100,7 @@ class Loading {
     }
   }
 
-  // A master copy or an average that starts anew: the parameter, or its master copy if it has one.
+  // Returns the source of a fresh master copy or average: the parameter, or its master copy.
   const HeldValue& source_of(const HeldValue& value) const {
     const bool is_new = parameters_only_ || (value.role.kind == StateRole::Kind::kAverage &&
                                              !there_.contains({value.kind, value.name}));
@@ -111,7 +110,7 @@ class Loading {
                                                        : master->second);
   }
 
-  // What a device has, or, of a run that has nothing yet, memory of the same kind.
+  // Returns a device's shard or, for a run without state, equal memory.
   at::Tensor shard(const HeldValue& value, int i, ValueId local) {
     const Buffer there = interpreter(i).read(local);
     return there ? to_tensor(there) : run_.empty_shard(value.kind, value.name, i);
@@ -141,18 +140,18 @@ class Loading {
 
 }  // namespace
 
-// What is left to be written; one thread at a time takes the next piece.
+// The remaining work; one thread at a time takes the next piece.
 struct StateWriter::Work {
   struct OneFile {
     int writer;
-    bool is_copied;  // what is held is the device's own, which makes a copy when it changes it
+    bool is_copied;  // stored tensors are the device's own, which copies before changes
     std::vector<at::Tensor> held;
     TensorFileWriter file;
   };
 
-  // Returns whether nothing is left.
+  // Returns whether no work is left.
   bool next() {
-    std::deque<OneFile> over;  // let go after the lock, as in abandon()
+    std::deque<OneFile> over;  // freed after the lock, as in abandon()
     const bool done = next(over);
     for (OneFile& each : over)
       for (at::Tensor& tensor : each.held)
@@ -166,7 +165,7 @@ struct StateWriter::Work {
     try {
       if (!left.front().file.next()) return false;
       written.emplace_back(left.front().writer, left.front().file.file());
-      over.push_back(std::move(left.front()));  // what is written is held no longer
+      over.push_back(std::move(left.front()));  // written tensors are released
       left.pop_front();
     } catch (...) {
       error = std::current_exception();
@@ -199,7 +198,7 @@ struct StateWriter::Work {
   Written written;
   std::exception_ptr error;
   std::atomic<bool> is_done = false;
-  std::atomic<bool> is_wanted = false;  // by another thread than ours
+  std::atomic<bool> is_wanted = false;  // by another thread
 };
 
 StateWriter::StateWriter(Run& run,
@@ -244,8 +243,8 @@ StateWriter::StateWriter(Run& run,
   }
   bytes_ = std::max<int64_t>(0, bytes_ - spare_bytes());
   work_->is_done = work_->left.empty();
-  // Nobody waits for its end, which may take long where others compute: with nothing left it has
-  // nothing but the work.
+  // Detached, since its end may take long if others compute. Without work left it only references
+  // the work.
   std::thread([work = work_, spread = std::chrono::duration<double>(spread)] {
     run_behind_all_others();
     const auto start = std::chrono::steady_clock::now();
@@ -273,7 +272,7 @@ StateWriter::Written StateWriter::finish() {
 
 void StateWriter::abandon() {
   work_->want();
-  // To let a tensor go Python's lock may be needed, which whoever waits here for ours may have.
+  // Releasing a tensor may need Python's lock, which a waiter for this mutex may have.
   std::deque<Work::OneFile> over;
   const std::lock_guard lock(work_->taken);
   over.swap(work_->left);

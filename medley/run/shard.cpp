@@ -14,9 +14,9 @@
 namespace medley {
 namespace {
 
-constexpr Symbol kRowsSymbol = 0;  // rows of the micro-batch: symbol 0 of every local graph
+constexpr Symbol kRowsSymbol = 0;  // symbol 0 of every local graph
 
-// The sizes of all factors of the whole value, dim after dim.
+// Returns the sizes of all factors of the whole value, dim after dim.
 std::vector<int64_t> flat_factors(const Placement& placement, const Table& table) {
   std::vector<int64_t> sizes;
   for (const std::vector<Size>& dim : placement.factors)
@@ -24,7 +24,7 @@ std::vector<int64_t> flat_factors(const Placement& placement, const Table& table
   return sizes;
 }
 
-// The piece of a tensor with the sizes of all factors that lies on the device with this table.
+// Returns the part on this table's device of a tensor with the sizes of all factors.
 at::Tensor piece_of(at::Tensor factors, const Placement& placement, const Table& table) {
   for (const Placement::Cut& cut : placement.cuts)
     factors =
@@ -76,7 +76,7 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<Sha
   return whole;
 }
 
-// Boxes of one stage are the same, or apart.
+// Boxes of one stage are equal or disjoint.
 bool is_whole(const Placement& placement, const std::vector<const Table*>& tables) {
   std::set<Box> boxes;
   for (const Table* table : tables) {
@@ -101,7 +101,7 @@ const Table& BatchSlicer::table(size_t microbatch) const {
   return stage_.tables[microbatch][at(device_)];
 }
 
-// Whether these are this device's rows only. Throws Error(kCaller) if they are no batch at all.
+// Returns whether these are only this device's rows. Throws Error(kCaller) if they are no batch.
 bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) const {
   const std::optional<RowDim> rows = row_dim(placement);
   Table global = table(0);
@@ -129,7 +129,7 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
                           also));
 }
 
-// `first`: where the rows of this micro-batch begin in what was given.
+// `first`: the first row of this micro-batch in the given tensor.
 at::Tensor BatchSlicer::slice_own(const Placement& placement,
                                   const at::Tensor& given,
                                   size_t microbatch,

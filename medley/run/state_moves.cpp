@@ -23,7 +23,7 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 
-// Bytes that go to others, in pieces, and those that come.
+// Sent bytes, in pieces, and received ones.
 class Parcels {
  public:
   explicit Parcels(const MovePeers& peers)
@@ -37,7 +37,7 @@ class Parcels {
   }
   void expect(int from, int64_t bytes) { lengths_[rank_of(from)] += bytes; }
 
-  // Returns the bytes sent.
+  // Returns the sent bytes.
   int64_t exchange() {
     Tensors sent(pieces_.size());
     int64_t bytes = 0;
@@ -51,7 +51,7 @@ class Parcels {
     return bytes;
   }
 
-  // The next piece of what has come, in the order in which it was sent.
+  // Returns the next received piece, in sending order.
   at::Tensor take(int from, int64_t bytes) {
     const size_t rank = rank_of(from);
     next_[rank] += bytes;
@@ -71,8 +71,8 @@ class Parcels {
   Tensors received_;
 };
 
-using OwnStates = std::map<int, const KeptState*>;  // by device, of this process
-using OwnDevices = std::map<int, int>;              // device -> its place among a run's own
+using OwnStates = std::map<int, const KeptState*>;  // by device of this process
+using OwnDevices = std::map<int, int>;              // device -> its index among a run's own
 
 class Mover {
  public:
@@ -136,7 +136,7 @@ class Mover {
     return known;
   }
 
-  // What no move fills is without elements, or stays as the run has begun it.
+  // Values without a move have no elements, or keep the run's initial state.
   void make_shards() {
     std::set<Key> filled;
     for (const Move& move : moves_.moves)
@@ -168,7 +168,7 @@ class Mover {
   const Moves& moves_;
   const OwnStates before_;
   Run* after_;
-  const OwnDevices own_;  // of the run after
+  const OwnDevices own_;  // for the new run
   std::optional<Parcels> parcels_;
   std::map<Key, at::Tensor> old_, shards_;
   MovedBytes moved_;
