@@ -23,7 +23,7 @@ struct DeviceThreads::State {
   std::condition_variable changed;
   std::function<void(int)> body;
   int64_t round = 0;
-  std::vector<int64_t> finished;  // [thread]: last round that it has finished
+  std::vector<int64_t> finished;  // [thread] last finished round
   std::optional<Fault> first;
   bool stop = false;
   std::vector<std::thread> threads;

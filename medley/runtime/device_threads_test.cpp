@@ -25,7 +25,7 @@ std::string message_of(const std::function<void()>& body) {
   return "no error";
 }
 
-// Opened once, for all.
+// Opens once, for all.
 class Gate {
  public:
   void open() {
@@ -56,7 +56,7 @@ TEST(DeviceThreads, EveryThreadKeepsItsDevice) {
   });
 }
 
-// b waits for ever unless it is aborted; its own error is a consequence.
+// b waits forever unless it is aborted; its own error is a consequence.
 TEST(DeviceThreads, FirstFailureEndsTheOthersAndIsThrown) {
   Gate gate;
   std::string aborted_with;
@@ -81,7 +81,7 @@ TEST(DeviceThreads, TheNameStandsOnce) {
       "a: forward 0: no");
 }
 
-// b does not react to the abort in time, is given up, and may end later or never.
+// b does not react to the abort in time, is abandoned, and may end later or never.
 TEST(DeviceThreads, WhoDoesNotEndIsGivenUp) {
   auto gate = std::make_shared<Gate>();
   auto ended = std::make_shared<Gate>();
@@ -116,8 +116,7 @@ TEST(DeviceThreads, CallersFromTwoThreadsAreRefusedAsThat) {
   first.join();
 }
 
-// A machine that has no more threads: those that there are end, and the error says whose is
-// missing.
+// A machine without further threads: the existing ones end, and the error names the missing one.
 TEST(DeviceThreads, IfOneCannotBeMadeTheOthersEnd) {
   std::atomic<int> made = 0, alive = 0;
   const auto make_thread = [&](std::function<void()> body) {

@@ -13,7 +13,7 @@
 namespace medley {
 namespace {
 
-// Equal for equal cells; who has not the same, has other tensors.
+// Returns equal texts for equal cells. Devices with other cells have other tensors.
 std::string cells_text(const Relay& relay) {
   const RelayTraffic traffic = traffic_of(relay);
   return fmt::format("{} tensors, [{}] and [{}] elements from each to each",
@@ -24,7 +24,7 @@ std::string cells_text(const Relay& relay) {
 
 int device_of(const Exchange& exchange) { return exchange.group[at(exchange.me)]; }
 
-// What all devices of a group have to say alike about an exchange, as text.
+// A property that all devices of a group must agree on, as text.
 using Property = std::string (*)(const Exchange& exchange);
 constexpr Property kProperties[] = {
     [](const Exchange& x) { return x.name; },

@@ -52,7 +52,7 @@ TEST(Disagreement, NamesBothDevicesAndWhatTheySay) {
   EXPECT_THAT(*disagreement(gather(0, {4, 4}), other), HasSubstr("gather h, all_reduce"));
 }
 
-// Each pair has a length of its own; lengths of others may differ.
+// Each pair has its own length; lengths of others may differ.
 TEST(Disagreement, AllToAllComparesMessages) {
   Exchange a = gather(0, {1, 6}), b = gather(1, {2, 3});
   a.kind = b.kind = CommunicationKind::kAllToAll;

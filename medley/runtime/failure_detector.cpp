@@ -18,13 +18,13 @@ size_t place_of(const std::vector<int>& devices, int device) {
   return at(std::find(devices.begin(), devices.end(), device) - devices.begin());
 }
 
-// "step() of 3 rows" -> "step()"
+// Returns "step()" for "step() of 3 rows".
 std::string function_of(const std::string& call) {
   const size_t end = call.find(") ");
   return end == std::string::npos ? call : call.substr(0, end + 1);
 }
 
-// "12 rest" -> ("12", "rest")
+// Returns ("12", "rest") for "12 rest".
 std::pair<std::string, std::string> cut(const std::string& text) {
   const size_t space = text.find(' ');
   if (space == std::string::npos) return {text, ""};
@@ -62,7 +62,7 @@ std::optional<Failure> FailureDetector::look(const JointCalls& calls) {
   return std::nullopt;
 }
 
-// What cannot be read ends the run as well: the first failure will never be known.
+// An unreadable failure ends the run as well: the first one will never be known.
 Failure FailureDetector::read(const std::string& text) const {
   try {
     return parse_failure(text, key("failure"));
@@ -71,7 +71,7 @@ Failure FailureDetector::read(const std::string& text) const {
   }
 }
 
-// Causes mostly begin with the name already, and say call and exchange.
+// Causes mostly begin with the name, and contain call and exchange.
 std::string FailureDetector::describe(const Failure& failure) const {
   if (!failure.device) return failure.cause;
   std::string text = name(*failure.device);
@@ -92,7 +92,7 @@ Failure FailureDetector::publish(const Failure& failure) {
   return first;
 }
 
-// Whoever sees the heartbeat finds the device in the list.
+// A device that sees the heartbeat finds this one in the list.
 void FailureDetector::finish(const JointCalls& calls) {
   store_.append(key(kFinished), fmt::format("{} {}\n", options_.device, to_text(calls.last())));
   store_.set(key_of(options_.device), kFinished);
@@ -141,7 +141,7 @@ void FailureDetector::choose_next() {
   }
 }
 
-// Both have made the call of this number, and it was not the same.
+// Compares the calls of the same number on both devices.
 void FailureDetector::compare(const JointCalls& calls, const JointCall& theirs) {
   const auto own = calls.name(theirs.number);
   if (!own || *own == theirs.name) return;

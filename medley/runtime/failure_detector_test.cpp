@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::Not;
 
-// Counts what a device reads.
+// Counts a device's reads.
 class CountingStore final : public Store {
  public:
   explicit CountingStore(std::unique_ptr<Store> inner) : inner_(std::move(inner)) {}
@@ -48,7 +48,7 @@ class CountingStore final : public Store {
 
 constexpr int kDeadAfter = 10;  // heartbeats
 
-// Devices that beat in turn, as long as they live.
+// Live devices, with heartbeats in turn.
 class Devices {
  public:
   explicit Devices(int count) {
@@ -68,7 +68,7 @@ class Devices {
     living_ = all;
   }
 
-  // Lets a heartbeat's time pass; returns the most that a device has read in it.
+  // Advances by one heartbeat. Returns the most reads of a device in it.
   int beat() {
     for (auto& store : stores_) store->reads = 0;
     for (int look = 0; look < 2; ++look)
@@ -79,7 +79,7 @@ class Devices {
     for (auto& store : stores_) most = std::max(most, store->reads);
     return most;
   }
-  // Returns after how many beats, at most, somebody has seen a failure.
+  // Returns the number of beats, at most `most`, until some device has seen a failure.
   int beats_until_failure(int most) {
     for (int count = 1; count <= most; ++count) {
       beat();
@@ -100,7 +100,7 @@ class Devices {
   }
 
   JointCalls& calls(int device) { return calls_[device]; }
-  // All call it and return.
+  // All devices make the call and return.
   void call(const std::string& name) {
     for (int device : living_) {
       calls_[device].begin(name);
@@ -140,7 +140,7 @@ TEST(FailureDetector, ReadsFourKeysAPeriodAtMost) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
-// Neighbours in the ring, devices apart from them, and one beside those that have finished.
+// Neighbours in the ring, separate devices, and one next to finished ones.
 TEST(FailureDetector, AllThatFallSilentTogetherAreNamed) {
   Devices devices(256);
   for (int i = 0; i < 7; ++i) devices.beat();
@@ -169,7 +169,7 @@ TEST(FailureDetector, EveryDeviceIsLookedAt) {
   }
 }
 
-// Nobody is left between the last two.
+// No device is left between the last two.
 TEST(FailureDetector, FinishedDevicesHideNobody) {
   Devices devices(64);
   devices.beat();
@@ -192,7 +192,7 @@ TEST(FailureDetector, TheLastDeviceWaitsForNobody) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
-// One that comes back in time was not dead, however often.
+// A device that returns in time was not dead, however often.
 TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
   Devices devices(4);
   for (int pause = 0; pause < 4; ++pause) {
@@ -204,7 +204,7 @@ TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
-// Whoever has started the processes knows names, and neither epochs nor numbers.
+// The parent of the processes knows names, but no generations and numbers.
 TEST(FailureDetector, TheFirstFailureIsThatOfTheJob) {
   InMemoryStore store;
   const auto connection = store.connect(0);
@@ -226,7 +226,7 @@ TEST(FailureDetector, TheFirstFailureStays) {
   EXPECT_EQ(devices.failures().at(0).cause, "no power");
 }
 
-// One alone wants to read the parameters, the others train on.
+// One device wants to read the parameters, the others train on.
 TEST(FailureDetector, CallsThatDoNotFitAreNamedAtOnce) {
   for (int one : {0, 3}) {
     Devices devices(4);
@@ -256,7 +256,7 @@ TEST(FailureDetector, CallsThatFitAreNotNamed) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
-// Its process lives on, so no connection tells the others.
+// Its process lives on, so no closed connection informs the others.
 TEST(FailureDetector, WhoWaitsForAFinishedDeviceSaysSo) {
   Devices devices(4);
   devices.call("step()");
@@ -280,7 +280,7 @@ TEST(FailureDetector, WhoFinishesFirstIsNotWaitedFor) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
-// The store lets everybody write who reaches it.
+// Any host that reaches the store can write to it.
 TEST(FailureDetector, ValuesThatNoDeviceWroteAreNamed) {
   Devices devices(2);
   devices.write("epoch/1/failure", "{not json");

@@ -17,7 +17,7 @@ TEST(Failure, IsJson) {
     EXPECT_EQ(parse_failure(to_json(each), "here"), each);
 }
 
-// Nothing keeps others on the network from writing to the store.
+// Other hosts on the network can write to the store.
 TEST(Failure, WhatIsNoneIsNamed) {
   for (const char* text : {"{not json", "[]", "{\"epoch\": 1}"}) {
     try {

@@ -27,7 +27,7 @@ TEST(FrameSchedule, FramesAreReused) {
   EXPECT_TRUE(schedule.uses[4].ends);
 }
 
-// An assigned value may be read until its frame is given back, so no `dies` names it.
+// An assigned value may be read until its frame is returned, so no `dies` names it.
 TEST(FrameSchedule, OnlyAssignedValuesAreLeftOfAProgramThatFreesAll) {
   const ExampleProgram example = data_parallel_program({2}, 2);
   const LoweredStage& stage = example.program.stages[0];

@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 
 std::string key(int epoch, int device) { return fmt::format("epoch/{}/hashes/{}", epoch, device); }
 
-// Time-outs of devices are one time-out for all: nobody waits for the sum.
+// All devices share one deadline, so that time-outs do not add up.
 milliseconds time_left(steady_clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return std::max(left, milliseconds(0));

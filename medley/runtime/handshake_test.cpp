@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Returns what each device throws.
+// Returns each device's error.
 std::vector<std::string> shake(const std::vector<NamedHashes>& hashes) {
   InMemoryStore store;
   std::vector<std::string> messages(hashes.size(), "ok");

@@ -12,8 +12,8 @@
 
 namespace medley {
 
-// One exchange of all devices of a group. Guarded by State::mutex, but while `combining` only the
-// last device touches the exchanges.
+// One exchange of all devices of a group. Guarded by State::mutex, except that only the last device
+// accesses the exchanges while `combining`.
 struct InProcessTransport::PendingCollective {
   std::vector<std::optional<Exchange>> exchanges;  // [member]
   std::vector<std::vector<Buffer>> outputs;        // [member], once done
@@ -21,7 +21,7 @@ struct InProcessTransport::PendingCollective {
   size_t num_arrived = 0;
   bool done = false;
   std::optional<Fault> error;
-  Nanoseconds start, end;  // of the combination
+  Nanoseconds start, end;  // of combining
 };
 
 struct InProcessTransport::State {
@@ -86,7 +86,7 @@ class InProcessTransport::Participant final : public Pending {
   size_t me_;
 };
 
-// Outside the lock: other groups go on meanwhile.
+// Outside the lock, so that other groups continue.
 void InProcessTransport::State::combine(PendingCollective& collective) {
   collective.start = clock.now();
   const Exchange& first = *collective.exchanges.front();

@@ -56,7 +56,7 @@ TEST_F(InProcess, UnequalChunksAreGathered) {
   EXPECT_THAT(shape(second->wait()[0]), ElementsAre(2));
 }
 
-// Nobody has to wait before the next post, and groups do not wait for each other.
+// Posts never wait, and groups are independent.
 TEST_F(InProcess, ManyExchangesAreUnderWay) {
   std::vector<std::unique_ptr<Pending>> pending;
   for (int me : {0, 1})
@@ -84,7 +84,7 @@ TEST_F(InProcess, OtherLengthIsFoundBeforeAllHaveCome) {
   EXPECT_THAT(message_of_wait(*first), HasSubstr("8 bytes; device 2 has reduce w, 12 bytes"));
 }
 
-// Of eight elements, four of each owner; to another device, of the first only.
+// Eight elements: four of each owner; to another device, only the first's.
 TEST_F(InProcess, OtherCellsAreFound) {
   const auto relay = [](std::vector<int> owners) {
     Exchange exchange = reduce({0, 1}, 0, "relay w");
@@ -127,7 +127,7 @@ TEST_F(InProcess, AbortEndsWaitsNowAndLater) {
   EXPECT_EQ(message_of_wait(*transport.post(reduce({0}, 0))), "aborted: device 1 is gone");
 }
 
-// What the executor throws reaches all of the group, not only the device that happens to combine.
+// The executor's error reaches all of the group, not only the combining device.
 TEST_F(InProcess, FailedCombinationReachesAll) {
   Exchange a = reduce({0, 1}, 0), b = reduce({0, 1}, 1);
   a.kind = b.kind = CommunicationKind::kReduceScatter;

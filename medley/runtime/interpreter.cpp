@@ -16,8 +16,8 @@ struct Interpreter::PreparedStep {
   enum class Kind : uint8_t { kSegment, kPost, kWait } kind = Kind::kSegment;
   std::unique_ptr<PreparedSegment> segment;  // or
   size_t communication = 0;
-  int lane = -1, depth = 1;  // of a transfer
-  Exchange exchange;         // of a post; its name and kind also of a wait
+  int lane = -1, depth = 1;  // for transfers
+  Exchange exchange;         // for posts; waits use its name and kind
   const std::vector<ValueId>* inputs = nullptr;
   const std::vector<ValueId>* outputs = nullptr;
   const std::vector<ValueId>* dies = nullptr;
@@ -32,11 +32,11 @@ struct Interpreter::PreparedCall {
   Call call;
   std::string name, category;
   const PreparedFunction* function;
-  std::span<const PreparedStep* const> steps;  // of the function
+  std::span<const PreparedStep* const> steps;  // steps of the function
   FrameUse use;
 };
 
-// A program at work on this device: its calls, and what they are made of.
+// A program prepared for this device: its calls and their parts.
 struct Interpreter::Prepared {
   Prepared(std::shared_ptr<const Program> of,
            const LoweredStage& own,
@@ -51,13 +51,13 @@ struct Interpreter::Prepared {
   std::vector<PreparedCall> calls;
 
  private:
-  // By the values of the symbols that are read.
+  // By the values of the read symbols.
   template <typename Of>
   struct Alike {
     std::vector<Symbol> symbols;
     std::map<std::vector<int64_t>, std::unique_ptr<Of>> by_values;
   };
-  // For micro-batches whose tables agree in the symbols that are read, once.
+  // Prepares once for micro-batches whose tables agree in the read symbols.
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
   const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
 
@@ -149,7 +149,7 @@ Interpreter::Interpreter(const Program& program,
   run_frame_ = executor_.make_frame(own);
   schedule_ = schedule_frames(own);
   for (int i = 0; i < schedule_.num_frames; ++i) frames_.push_back(executor_.make_frame(own));
-  // Whoever has made this keeps it.
+  // The caller keeps the program alive.
   use(std::shared_ptr<const Program>(std::shared_ptr<const Program>(), &program));
   spreads_ = spreads_after_commit(own);
   const std::vector<ValueId> read_behind = reported(own);
@@ -309,7 +309,8 @@ void Interpreter::end_call(const PreparedCall& call, Frames frames) {
     batch_[at(call.call.microbatch)].clear();
 }
 
-// What dies leaves its slot before the post, so that the transport may be its only holder.
+// Dying values leave their slots before the post, so that the transport may have the only
+// reference.
 void Interpreter::post(const PreparedStep& step, Frames frames) {
   std::vector<Buffer> inputs;
   inputs.reserve(step.inputs->size());
@@ -344,15 +345,15 @@ void Interpreter::wait(const PreparedStep& step, Frames frames) {
   store(step, std::move(outputs), frames);
 }
 
-// Whoever has the commit knows that everybody has done all steps before.
+// After its commit, all devices have done all earlier steps.
 void Interpreter::note_commit(const std::vector<Buffer>& outputs) {
   reached_ = Reached::kCommitted;
   committed_ = outputs;
   if (undo_.size() > 1) undo_.resize(1);
 }
 
-// Buffers are assigned while the step goes forward. What is spread after the update may fail when
-// some have it and some have not.
+// Buffers are assigned in the forward phase. Values spread after the update may reach only some
+// devices.
 void Interpreter::keep_for_undo() {
   std::vector<std::pair<ValueId, Buffer>> kept;
   for (const Input& input : stage().graph.inputs)
@@ -435,7 +436,7 @@ void Interpreter::receive(const PreparedStep& step, Frames frames) {
   receive_ahead();
 }
 
-// All are read before one is written: values may change places.
+// Reads all before any write: values may change places.
 void Interpreter::assign(const PreparedFunction& function, Frames frames) {
   std::vector<Buffer> buffers;
   for (const Assign& each : *function.assigns) {
@@ -465,7 +466,7 @@ void Interpreter::record(
 }
 
 void Interpreter::rethrow(Blame blame, const std::string& what) {
-  // An update that has begun has changed its operands.
+  // A started update has changed its operands.
   const bool computes = current_step_ && current_step_->kind == PreparedStep::Kind::kSegment;
   if (reached_ == Reached::kCommitted && computes && !spreads_) reached_ = Reached::kTorn;
   const Place at = place();

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A tensor is one number: an op adds its operands, an all-reduce and an all-gather add over the
-// devices. Numbers show what went where; sizes are the null executor's business.
+// devices. Numbers show the data flow; the null executor checks sizes.
 class AddingExecutor final : public Executor {
  public:
   struct Numbers final : Frame {
@@ -100,7 +100,7 @@ std::string error_of(const std::function<void()>& body) {
 //   h = x + w, g = sum of h over the devices: 112 and 222; loss = 334;
 //   gradients of device 0: (112 + 11) + (222 + 21) = 366; of device 1: (112 + 101) + (222 + 201) =
 //   636; synced = 1002 = norm; w = 1 + 1002.
-// The second step starts from that w and from nothing else of the first.
+// The second step starts only from that w.
 TEST(Interpreter, TrainsTwoDevices) {
   const ExampleProgram example = data_parallel_program({1, 1}, 2);
   SteadyClock clock;
@@ -123,7 +123,7 @@ TEST(Interpreter, TrainsTwoDevices) {
   });
 }
 
-// Loses what one device waits for, after the others have it.
+// Loses the awaited result of one device, after the others have it.
 class LosingTransport final : public Transport {
  public:
   LosingTransport(Transport& inner, std::string name, int device)
@@ -150,8 +150,8 @@ class LosingTransport final : public Transport {
   int device_;
 };
 
-// The same two devices. Device 1 has contributed to the commit and does not get what it gives:
-// with that it comes to the same by itself.
+// The same two devices. Device 1 contributes to the commit but does not receive its result. Given
+// the result, it finishes alone with the same values.
 TEST(Interpreter, AStepThatFailsAtItsCommitIsFinishedWithWhatTheCommitGaveToOthers) {
   ExampleProgram example = data_parallel_program({1, 1}, 2);
   example.program.stages[0].commit = 1;
@@ -213,7 +213,7 @@ BatchInputs null_batch(const ExampleProgram& example, int64_t rows) {
   return {{example.x, null_buffer(DType::kF32, {rows, 4})}};
 }
 
-// Notes its frames, to look into them after a step.
+// Records its frames, for inspection after a step.
 class WatchedExecutor : public NullExecutor {
  public:
   std::unique_ptr<Frame> make_frame(const LoweredStage& stage) override {
@@ -282,8 +282,7 @@ TEST(Interpreter, EqualTablesArePreparedOnce) {
   EXPECT_EQ(device.executor.num_prepared(), 5);
 }
 
-// Rows of a program that nothing reads the numbers of: all that is prepared depends on is how many
-// they are.
+// A program that reads no row numbers: preparation depends only on the count of rows.
 TEST(Interpreter, MicrobatchesOfTwoSizesArePreparedTwice) {
   ExampleProgram example = data_parallel_program({2}, 512);
   LoweredStage& stage = example.program.stages[0];
@@ -307,7 +306,7 @@ TEST(Interpreter, UnequalMicrobatchesHaveTheirOwnSizes) {
   EXPECT_NO_THROW(device.step());
 }
 
-// A last batch with fewer rows: what the first size was prepared for is there when it comes again.
+// A last batch with fewer rows: the preparation of the first size is reused afterwards.
 TEST(Interpreter, AnotherSizeIsPreparedOnce) {
   OneDevice device(data_parallel_program({2}, 3));
   const ExampleProgram fewer = data_parallel_program({1}, 3);

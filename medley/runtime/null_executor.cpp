@@ -79,7 +79,7 @@ int64_t sum(const std::vector<int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-// Returns how many elements go in and come out of device `me`.
+// Returns the numbers of elements into and out of device `me`.
 std::pair<int64_t, int64_t> flow(const CommunicationTraits& traits,
                                  const Executor::Lengths& lengths,
                                  size_t me,

@@ -13,7 +13,7 @@ Pulse::Pulse(std::unique_ptr<Store> store, const std::string& key, std::chrono::
       try {
         store_->set(key, std::to_string(count));
       } catch (const Error&) {
-        return;  // nobody hears it any more
+        return;  // the store is gone
       }
       lock.lock();
       changed_.wait_for(lock, period, [this] { return stop_; });

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kLeastHeartbeats = 4;  // without a sign of life
+constexpr int kLeastHeartbeats = 4;  // per dead_after
 
 FailureDetectorOptions detection(const WatchdogOptions& options) {
   const auto times = [](milliseconds all, milliseconds one) {
@@ -57,7 +57,7 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-// An unreachable store keeps the failure from others, not from us.
+// With an unreachable store, only this device learns of the failure.
 void Watchdog::publish(const Failure& failure) {
   Failure first = failure;
   try {
@@ -79,7 +79,7 @@ Failure Watchdog::fail(const std::string& call,
   return *first_;
 }
 
-// An exchange also fails because the other end has finished and closed its connections.
+// An exchange also fails if the other end has finished and closed its connections.
 Failure Watchdog::cause_of(const Failure& failure) {
   std::unique_lock lock(mutex_);
   const JointCalls calls = calls_;
@@ -107,7 +107,7 @@ void Watchdog::finish() {
     stop_ = true;
     changed_.notify_all();
   }
-  // The thread may be about to send a last heartbeat, which must not come after this.
+  // Joins first, since the thread may be about to send a last heartbeat.
   if (thread_.joinable()) thread_.join();
   thread_ = std::thread([] {});
   try {
@@ -127,7 +127,7 @@ void Watchdog::run() {
       look();
       store_answered_ = steady_clock::now();
     } catch (const std::exception& cause) {
-      // Where the store is in one of the processes it may end before the others: only who waits for
+      // A store in one of the processes may end before the others. Only a device that waits for
       // others needs it.
       if (waits_for_others() && steady_clock::now() - store_answered_ > options_.dead_after)
         publish({options_.epoch, options_.device, "", options_.link, cause.what()});

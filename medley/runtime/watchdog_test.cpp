@@ -22,7 +22,7 @@ WatchdogOptions options(int device, int count, milliseconds dead_after) {
   return options;
 }
 
-// A watchdog whose actions are noted.
+// A watchdog that records its actions.
 struct Device {
   Device(InMemoryStore& store, const WatchdogOptions& watch)
       : connection(store.connect(watch.device)),
@@ -37,7 +37,7 @@ struct Device {
     actions[action] = cause;
     changed.notify_all();
   }
-  // Returns the cause with which the action was taken, waiting for it.
+  // Waits for the action and returns its cause.
   std::string cause_of(const std::string& action) {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, std::chrono::seconds(30), [&] { return actions.contains(action); });
@@ -77,7 +77,7 @@ TEST(Watchdog, FailureOfOneEndsAllWithTheSameCause) {
   }
 }
 
-// What b reports is a consequence of a's failure, though it may not know.
+// b's report is a consequence of a's failure, though it may not know.
 TEST(Watchdog, FirstCauseStays) {
   InMemoryStore store;
   Device a(store, options(0, 2, kNever)), b(store, options(1, 2, kNever));
@@ -86,7 +86,7 @@ TEST(Watchdog, FirstCauseStays) {
   EXPECT_EQ(b.cause_of("exit"), "device 0: forward 0: no power");
 }
 
-// Who finishes closes its connections, which is all that the others' exchanges hear of.
+// A finished device closes its connections, the only sign to the others' exchanges.
 TEST(Watchdog, WhoHasFinishedIsTheCauseOfFailedExchanges) {
   InMemoryStore store;
   Device a(store, options(0, 2, kNever));
@@ -100,7 +100,7 @@ TEST(Watchdog, WhoHasFinishedIsTheCauseOfFailedExchanges) {
   EXPECT_EQ(first.blame, Blame::kCaller);
 }
 
-// A killed process says nothing; its heartbeat stops.
+// A killed process stops its heartbeat without a report.
 TEST(Watchdog, SilentDeviceIsNoticed) {
   InMemoryStore store;
   Device a(store, options(0, 2, milliseconds(300)));
@@ -108,7 +108,7 @@ TEST(Watchdog, SilentDeviceIsNoticed) {
   EXPECT_THAT(a.cause_of("exit"), AllOf(HasSubstr("device 1: "), HasSubstr("no sign of life")));
 }
 
-// Whoever reads it wants to know which machine and which cable, not numbers.
+// The reader needs the machine and the cable, not numbers.
 TEST(Watchdog, NamesDevicesAndTheLinkBetweenThem) {
   InMemoryStore store;
   const auto named = [](int device) {
@@ -140,7 +140,7 @@ TEST(Watchdog, FinishedDeviceIsNotMissed) {
   EXPECT_EQ(a.watchdog.first_failure(), std::nullopt);
 }
 
-// A member cut off from the store ends too if it waits: it cannot hear of failures any more.
+// A member cut off from the store ends too if it waits, because it no longer receives failures.
 TEST(Watchdog, LostStoreEndsTheDevice) {
   InMemoryStore store;
   Device a(store, options(0, 1, milliseconds(100)));
@@ -172,7 +172,7 @@ TEST(Watchdog, WhoLeavesWithinTheGraceIsNotEnded) {
   EXPECT_FALSE(a.has("exit"));
 }
 
-// Failures of an earlier epoch do not concern this one.
+// Failures of an earlier generation do not concern this one.
 TEST(Watchdog, EpochsAreApart) {
   InMemoryStore store;
   WatchdogOptions old = options(0, 1, kNever);
