@@ -15,7 +15,7 @@ class Line {
   Line(const std::string& name, size_t column)
       : text_(fmt::format("{:<5}", name)), column_(column) {}
 
-  // From column `begin` to column `end`, one character left free behind it.
+  // Draws from column `begin` to column `end`, with one blank after it.
   void add(int64_t begin, int64_t end, const std::string& label) {
     const size_t from = kMargin + at(begin) * column_;
     const size_t to = kMargin + at(end) * column_ - 1;

@@ -32,7 +32,7 @@ struct ProgramBuilder {
     return static_cast<OpId>(stage.graph.ops.size()) - 1;
   }
   ValueId result(OpId op) const { return stage.graph.ops[at(op)].results[0]; }
-  // A value that a communication gives.
+  // Returns a value that a communication gives.
   ValueId received(TensorType type, Lifetime lifetime) {
     stage.graph.values.push_back({std::move(type), kNone, 0});
     const auto value = static_cast<ValueId>(stage.graph.values.size()) - 1;
@@ -115,7 +115,7 @@ ExampleProgram data_parallel_program(const std::vector<int64_t>& rows, int micro
        {Wait{1}, Segment{{norm, update}, {{}, {}}}},
        {{builder.result(update), w}}},
   };
-  // One-forward-one-backward of the last of two stages, so that frames are reused.
+  // 1F1B of the last of two stages, so that frames are reused.
   for (int i = 0; i < microbatches; ++i) {
     stage.calls.push_back({FunctionKind::kForward, i});
     if (i > 0) stage.calls.push_back({FunctionKind::kBackward, i - 1});

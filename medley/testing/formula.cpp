@@ -7,8 +7,8 @@
 namespace medley {
 namespace {
 
-// The round trip of one micro-batch: forward through all stages and boundaries and back, each part
-// with the time at which a lone micro-batch reaches it and what it still has before it afterwards.
+// A part of one micro-batch's round trip through all stages and boundaries and back: its time, and
+// a single micro-batch's time before and after it.
 struct Part {
   Nanoseconds head, own, tail;
 };
@@ -46,8 +46,8 @@ Nanoseconds lower_bound(const PipelineTimes& times) {
 
   const size_t parts = trips[0].size();
   Nanoseconds bound;
-  // From part a, where the first micro-batch comes in, to part b, where the last one leaves: a
-  // link's own part, or forward and backward of one stage.
+  // From part a, at which the first micro-batch enters, to part b, at which the last one leaves:
+  // one part of a link, or forward and backward of one stage.
   const auto visit = [&](size_t a, size_t b) {
     Nanoseconds head{INT64_MAX}, tail{INT64_MAX}, own;
     for (size_t size = 0; size < trips.size(); ++size) {
@@ -66,7 +66,7 @@ Nanoseconds lower_bound(const PipelineTimes& times) {
       visit(a, a), visit(parts - 1 - a, parts - 1 - a);
     else if (a < parts / 2)
       visit(a, parts - 1 - a);
-  // One micro-batch alone.
+  // A single micro-batch.
   for (size_t size = 0; size < trips.size(); ++size)
     if (used[size]) bound = std::max(bound, trips[size][0].own + trips[size][0].tail);
   return bound;

@@ -9,8 +9,8 @@ namespace {
 
 Nanoseconds ms(double value) { return {static_cast<int64_t>(value * 1e6 + 0.5)}; }
 
-// The sample in the README of HARP's code: two stages of 214.3 and 220.2 ms, a transfer of 76 ms,
-// 64 micro-batches. It prints 14.38 s.
+// The sample in HARP's README: two stages of 214.3 and 220.2 ms, a transfer of 76 ms, 64
+// micro-batches. It prints 14.38 s.
 TEST(Formula, ReleasedAndPaperOnHarpsSample) {
   const MicrobatchTimes times = {{{ms(70), ms(144.3)}, {ms(70), ms(150.2)}},
                                  {{ms(76), ms(76), {}}}};
@@ -19,7 +19,7 @@ TEST(Formula, ReleasedAndPaperOnHarpsSample) {
   EXPECT_EQ(estimate_pipeline(PipelineFormula::kOverlapped, times, 64), ms(14459.1));
 }
 
-// A link of 300 ms paces the pipeline: the paper's formula does not see it.
+// A link of 300 ms paces the pipeline, which the paper's formula ignores.
 TEST(Formula, ALinkMayBeTheBottleneck) {
   const MicrobatchTimes times = {{{ms(70), ms(140)}, {ms(70), ms(140)}}, {{ms(300), ms(300), {}}}};
   EXPECT_EQ(estimate_pipeline(PipelineFormula::kReleased, times, 11), ms(420 + 300 + 3000));
@@ -27,7 +27,7 @@ TEST(Formula, ALinkMayBeTheBottleneck) {
   EXPECT_EQ(estimate_pipeline(PipelineFormula::kOverlapped, times, 11), ms(420 + 600 + 3000));
 }
 
-// Latency is waited for twice per round trip, and paces nothing but the released formula.
+// Latency counts twice per round trip, and paces only the released formula.
 TEST(Formula, LatencyDoesNotPace) {
   const MicrobatchTimes times = {{{ms(10), ms(20)}, {ms(10), ms(20)}}, {{ms(5), ms(5), ms(40)}}};
   EXPECT_EQ(estimate_pipeline(PipelineFormula::kReleased, times, 3), ms(60 + 45 + 2 * 45));

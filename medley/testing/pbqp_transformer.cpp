@@ -15,7 +15,7 @@ namespace {
 constexpr double kLatency = 30e6, kPicosecondsPerFlop = 0.1, kPicosecondsPerLocalByte = 2;
 constexpr char kWhole = 'R', kPartial = 'P';
 
-// On one axis: kWhole, kPartial, or a factor's letter; which part class cuts it.
+// On one axis: kWhole, kPartial, or a factor's letter with the part class that cuts it.
 struct AxisState {
   char factor = kWhole;
   int part = 0;
@@ -35,7 +35,7 @@ double elements(const std::string& factors) {
   return out;
 }
 
-// What all ops of one kind share.
+// The common data of all ops of one kind.
 struct Kind {
   std::vector<State> out;               // [choice]
   std::vector<std::vector<State>> ins;  // [input][choice]
@@ -52,7 +52,7 @@ class Builder {
  public:
   explicit Builder(const TransformerProblem& shape) : shape_(shape), random_(shape.seed) {}
 
-  // An op over the factors of its operands and result. Partial results come in only where `linear`.
+  // Adds an op over the factors of its operands and result, with partial results only if `linear`.
   Value op(const std::string& out,
            std::vector<Value> ins,
            bool linear,
@@ -69,7 +69,7 @@ class Builder {
     return value;
   }
 
-  // Read by several ops: converted once.
+  // Adds a copy for several readers: converted once.
   Value copy(const Value& value) {
     const int kind = kind_of("copy," + value.factors, [&] { return kind_of_copy(value.factors); });
     const Value out{add_variable(kind), kind, value.factors};
@@ -77,7 +77,7 @@ class Builder {
     return out;
   }
 
-  // How a weight is stored; update_weight() connects it to its gradient.
+  // Adds a stored weight; update_weight() connects it to its gradient.
   Value weight(const std::string& factors) {
     const int kind = kind_of("weight," + factors, [&] { return kind_of_weight(factors); });
     return {add_variable(kind), kind, factors};
@@ -94,7 +94,7 @@ class Builder {
     return found->second;
   }
 
-  // All ways to pick one state per axis, no factor cut twice.
+  // Returns all choices of one state per axis, with no factor cut twice.
   std::vector<State> states(const std::string& factors, bool partial) const {
     std::vector<State> out{{}};
     for (const TransformerProblem::Axis& axis : shape_.axes) {
@@ -118,7 +118,7 @@ class Builder {
     return out;
   }
 
-  // The share of the work, or of the bytes, that one device has in a state.
+  // Returns one device's share of the work, or of the bytes, in a state.
   double share(const State& state) const {
     double out = 1;
     for (size_t a = 0; a < state.size(); ++a)
@@ -244,7 +244,7 @@ class Builder {
   Pbqp problem_;
 };
 
-// A matrix product with a weight, and what its gradients need.
+// A matmul with a weight, and the inputs of its gradients.
 struct Linear {
   Value input, weight, use;
 };
@@ -271,7 +271,7 @@ Value forward(Builder& b, Layer& l, const Value& x) {
   l.input = b.copy(x);
   l.normed = b.copy(b.op("bsd", {l.input}, false, "d"));
   l.query = b.copy(linear(b, l.q, l.normed, "dhe", "bshe"));
-  // Keys and values go by the other name of the sequence.
+  // Keys and values use another name for the sequence.
   const Value renamed = b.op("btd", {{l.normed.variable, l.normed.kind, "bsd"}}, false, "ts");
   l.key = b.copy(linear(b, l.k, renamed, "dhe", "bthe"));
   l.value = b.copy(linear(b, l.v, renamed, "dhe", "bthe"));

@@ -163,7 +163,7 @@ std::optional<int64_t> AllGroups::best_of(size_t pipelines) const {
   return high;
 }
 
-// None: not even one micro-batch.
+// Returns 0 if not even one micro-batch fits.
 int64_t AllGroups::rows_of(const Steps& steps, int64_t step, size_t pipelines) const {
   int64_t most = 0;
   for (const auto& [key, times] : steps)
@@ -172,7 +172,7 @@ int64_t AllGroups::rows_of(const Steps& steps, int64_t step, size_t pipelines) c
   return most;
 }
 
-// Of `pipelines` in all, of which some are missing; below 0: there are not so many.
+// `missing` of the `pipelines` are still to be formed. Returns a negative value if there are fewer.
 int64_t AllGroups::most_rows(int64_t step,
                              const std::vector<int>& left,
                              ByDevices::const_iterator from,
@@ -241,7 +241,7 @@ void AllGroups::judge(const std::vector<int>& left) {
   }
 }
 
-// The equations of pipeline.h, but for W. Nothing: there is no room.
+// The equations of pipeline.h, except W. Empty: it does not fit.
 std::optional<Nanoseconds> AllGroups::step_of(int count) {
   plan_.microbatches = count;
   Nanoseconds sum, period{1};

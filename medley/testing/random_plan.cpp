@@ -70,7 +70,7 @@ class RandomPlanner {
   Stage& stage() { return pipeline().stages[at_]; }
   bool has_rows(size_t axis) { return axis > 0 || at_ == 0 || !stage().rows.empty(); }
 
-  // Of one pipeline, on the next devices.
+  // Adds one pipeline, on the next devices.
   void add_stages(const std::vector<size_t>& sizes, int64_t rows) {
     std::vector<std::vector<int64_t>> shapes;
     for (size_t size : sizes) shapes.push_back(draw_shape(size));
@@ -91,7 +91,7 @@ class RandomPlanner {
     }
   }
 
-  // What the stages decide, once it is known what they compute.
+  // Draws the stages' decisions, once their ops are known.
   void finish() {
     const std::vector<Completed> completed = complete_stages(analyse(graph_, optimizer_), plan_);
     size_t next = 0;
@@ -109,7 +109,7 @@ class RandomPlanner {
     }
   }
 
-  // With numbers of their own: what is drawn otherwise does not depend on it.
+  // Uses separate random numbers, so that the other draws stay unchanged.
   template <typename Draw>
   void with_numbers_of(uint64_t seed, const Draw& draw_more) {
     std::mt19937_64 others(seed);
@@ -162,7 +162,7 @@ class RandomPlanner {
       stage.recompute = kRecompute[at(draw(kRecompute.size()))];
   }
 
-  // So many stages or more.
+  // Draws at least `least` stages.
   std::vector<size_t> draw_sizes(size_t devices, int64_t least) {
     std::vector<size_t> sizes;
     int64_t left = as_int(devices);
@@ -199,7 +199,7 @@ class RandomPlanner {
     return name + (axis == "x" ? "" : axis) + suffix;
   }
 
-  // One axis, or two, of which one may be a single device.
+  // Draws one axis, or two, of which one may be a single device.
   std::vector<int64_t> draw_shape(size_t devices) {
     const auto count = static_cast<int64_t>(devices);
     std::vector<std::vector<int64_t>> shapes{{count}};
@@ -229,7 +229,7 @@ class RandomPlanner {
         part_name("p", name, suffix), part_name("q", name, suffix), "even"}[at(draw(3))];
   }
 
-  // Texts that `one_axis` draws, joined; nothing if it draws nothing.
+  // Joins the texts that `one_axis` draws, or returns nothing if there are none.
   template <typename OneAxis>
   std::optional<std::string> on_all_axes(const OneAxis& one_axis) {
     std::string all;
@@ -241,8 +241,8 @@ class RandomPlanner {
     return all;
   }
 
-  // The backward phase repeats views of parameters under their names: what is legal for one is for
-  // the other.
+  // The backward phase repeats views of parameters under their names, so choices must be legal for
+  // both.
   void choose(const Prepared& prepared, const Factors& factors) {
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
@@ -254,7 +254,7 @@ class RandomPlanner {
       const std::string& name = prepared.names[i];
       const OpRole::Kind role = prepared.roles[i].kind;
       if (role == OpRole::Kind::kUpdate || draw(4) == 0 || stage().ops.contains(name)) continue;
-      // Where the share that it is of is.
+      // Follows the share that it squares.
       if (role == OpRole::Kind::kNorm && find_share(prepared, static_cast<OpId>(i))) continue;
       if (std::optional<std::string> choice = on_all_axes([&](size_t axis) {
             return random_choice(factors, prepared.graph, static_cast<OpId>(i), axis);
@@ -308,7 +308,7 @@ class RandomPlanner {
   const uint64_t seed_;
   Plan plan_;
   size_t used_ = 0;               // devices
-  size_t pipeline_ = 0, at_ = 0;  // the stage that is chosen for
+  size_t pipeline_ = 0, at_ = 0;  // the stage of the current choices
 };
 
 }  // namespace

@@ -7,11 +7,11 @@
 namespace medley {
 namespace {
 
-// The distributions of the standard differ between libraries, the engine does not.
+// Standard distributions differ between libraries, the engine does not.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : engine_(seed) {}
-  // 0 to sides - 1.
+  // Returns 0 to sides - 1.
   int operator()(int sides) { return static_cast<int>(engine_() % static_cast<uint64_t>(sides)); }
 
  private:
@@ -53,8 +53,7 @@ PipelineOrder random_order(uint64_t seed, int stages, int microbatches) {
   Dice dice(seed);
   const auto last = at(stages - 1);
   PipelineOrder order(last + 1);
-  // Of each micro-batch, how many calls of its round trip are done: forward on all stages, then
-  // backward on all.
+  // [microbatch] completed calls of its round trip: forward on all stages, then backward on all.
   std::vector<size_t> done(at(microbatches));
   for (int left = 2 * stages * microbatches; left > 0;) {
     const int m = dice(microbatches);
