@@ -17,13 +17,13 @@ std::string quote(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-// The unit of the format is the microsecond; three digits keep the nanoseconds.
+// The format's unit is the microsecond; three digits keep the nanoseconds.
 std::string microseconds(Nanoseconds t) {
   const int64_t size = t.value < 0 ? -t.value : t.value;
   return fmt::format("{}{}.{:03}", t.value < 0 ? "-" : "", size / 1000, size % 1000);
 }
 
-// The threads of one stream: each holds the ends of the events that are open in it, innermost last.
+// The threads of one stream: each has the ends of its open events, innermost last.
 class Lanes {
  public:
   // Returns the first lane in which [start, end) nests. Requires: starts come in order.

@@ -80,7 +80,7 @@ int64_t bytes_at(const MemoryOverTime& points, int64_t time) {
   return bytes;
 }
 
-// A peak of one nanosecond must not be lost, nor any other time look emptier than it was.
+// A peak of one nanosecond must be kept, and no other time may look emptier.
 TEST(Thinned, IsNowhereLowerAndHasThePeak) {
   MemoryOverTime points;
   for (int64_t t = 0; t < 1000; ++t) points.push_back({{t * t}, (t * 7919) % 613});
