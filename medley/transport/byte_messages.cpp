@@ -12,7 +12,8 @@ constexpr int kBytesTag = 7;  // the group has no other messages meanwhile
 
 }  // namespace
 
-// All receives come before the first send: a connection of Gloo also says that a receiver is ready.
+// Posts all receives before the first send: a Gloo connection also carries the receiver's
+// readiness.
 std::vector<at::Tensor> exchange_bytes(const std::string& name,
                                        const std::vector<at::Tensor>& sent,
                                        const std::vector<int64_t>& lengths,

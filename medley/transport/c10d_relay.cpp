@@ -15,7 +15,7 @@ namespace {
 
 // Above the tags of lanes (c10d_transport.cpp).
 constexpr int kFirstTag = 1 << 24;
-// The thread waits as long as whoever waits for it lets it: that is where the time-out is.
+// The thread waits as long as its waiter, which has the time-out.
 constexpr std::chrono::hours kPatience{24 * 7};
 
 }  // namespace
@@ -42,7 +42,7 @@ class C10dRelays::JobPending final : public Pending {
   explicit JobPending(std::shared_ptr<Job> job) : job_(std::move(job)) {}
 
   std::vector<Buffer> wait() override {
-    constexpr std::chrono::milliseconds kSlice{20};  // how late it notices abort()
+    constexpr std::chrono::milliseconds kSlice{20};  // delay of noticing abort()
     const auto end = std::chrono::steady_clock::now() + job_->waiting.timeout;
     std::unique_lock lock(job_->mutex);
     while (!job_->changed.wait_for(lock, kSlice, [&] { return job_->is_done; })) {
@@ -106,8 +106,8 @@ void C10dRelays::run_all() {
   }
 }
 
-// One round of messages, which are that long, [from * members + to]. All receives come before the
-// first send: a connection of Gloo also says that a receiver is ready.
+// Exchanges one round of messages of these lengths, [from * members + to]. Posts all receives
+// before the first send: a Gloo connection also carries the receiver's readiness.
 Tensors C10dRelays::exchange(const Job& job,
                              const Tensors& sent,
                              const std::vector<int64_t>& elements,
@@ -142,8 +142,8 @@ Tensors C10dRelays::exchange(const Job& job,
   return received;
 }
 
-// Behind one that has failed none is sent: whoever has got only some of its messages would take
-// those of the next for them.
+// Sends no relay after a failed one: a receiver of only some messages would mistake the next ones
+// for them.
 void C10dRelays::run(Job& job) {
   if (failed_) return job.finish(failed_);
   try {
@@ -151,7 +151,7 @@ void C10dRelays::run(Job& job) {
     const std::shared_ptr<const Relay> relay = job.exchange.relay;
     Tensors inputs;
     for (const Buffer& buffer : job.exchange.inputs) inputs.push_back(to_tensor(buffer));
-    job.exchange.inputs.clear();  // what has been sent may be freed
+    job.exchange.inputs.clear();  // sent tensors may be freed
     const at::ScalarType dtype = to_scalar_type(job.exchange.dtype);
     RelayRun own(*relay, job.exchange.me, std::move(inputs), dtype, device_);
     const RelayTraffic traffic = traffic_of(*relay);

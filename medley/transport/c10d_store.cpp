@@ -22,9 +22,9 @@ namespace medley {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{10};
-constexpr int kErrorLevel = 2;  // of c10's logging
+constexpr int kErrorLevel = 2;  // c10's logging level
 
-// Values begin with a mark, because the c10d store takes an empty value for none.
+// Values begin with a mark, because the c10d store treats an empty value as absent.
 constexpr char kMark = '=';
 
 std::vector<uint8_t> to_bytes(const std::string& value) {
@@ -43,8 +43,8 @@ std::string to_text(const std::vector<uint8_t>& bytes) {
 }
 
 class C10dStore final : public Store {
-  // What the world does wrong names the key. A connection that is lost stays so: c10d makes no new
-  // one, and would print a stack trace at each attempt to use it.
+  // Environment errors name the key. A lost connection stays lost: c10d makes no new one, and would
+  // print a stack trace at each use.
   template <typename F>
   auto reach(const std::string& key, F&& ask) {
     try {
@@ -95,7 +95,7 @@ class C10dStore final : public Store {
     });
   }
 
-  // Asks again and again: a blocking wait of c10d keeps all other threads out.
+  // Polls, because a blocking wait of c10d locks out all other threads.
   std::string wait(const std::string& key, std::chrono::milliseconds timeout) override {
     const auto end = std::chrono::steady_clock::now() + timeout;
     while (true) {
@@ -111,7 +111,7 @@ class C10dStore final : public Store {
  private:
   c10::intrusive_ptr<c10d::TCPStore> store_;
   std::string prefix_;
-  std::mutex mutex_;  // of lost_
+  std::mutex mutex_;  // guards lost_
   std::optional<std::string> lost_;
 };
 
@@ -119,8 +119,7 @@ class C10dStore final : public Store {
   throw Error(Blame::kEnvironment, fmt::format("store at {}:{}: {}", host, port, why));
 }
 
-// Returns a socket that listens at this address of this machine; c10d by itself would listen at all
-// of them.
+// Returns a socket that listens at this local address; c10d alone would listen at all of them.
 int listen_at(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

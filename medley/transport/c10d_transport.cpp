@@ -26,18 +26,18 @@
 namespace medley {
 namespace {
 
-// PyTorch 2.13 has new names for _allgather_base and alltoall_base, which 2.11 does not know.
+// PyTorch 2.13 has new names for _allgather_base and alltoall_base, which 2.11 lacks.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 using Lengths = std::vector<int64_t>;
 
-constexpr std::chrono::milliseconds kSlice{20};  // how late a wait notices abort()
+constexpr std::chrono::milliseconds kSlice{20};  // delay of noticing abort()
 
 int64_t total(const Lengths& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-// Which member of the exchange has which rank in the process group, whose ranks are sorted.
+// Returns the member of each rank of the process group, whose ranks are sorted.
 std::vector<size_t> members_by_rank(const std::vector<int>& devices) {
   std::vector<size_t> order(devices.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -58,7 +58,7 @@ std::vector<size_t> inverse(const std::vector<size_t>& order) {
   return result;
 }
 
-// Cuts a flat tensor into pieces of these lengths and puts them into this order.
+// Cuts a flat tensor into pieces of these lengths and reorders them.
 at::Tensor reorder_pieces(const at::Tensor& flat,
                           const Lengths& lengths,
                           const std::vector<size_t>& order) {
@@ -69,7 +69,7 @@ at::Tensor reorder_pieces(const at::Tensor& flat,
   return at::cat(result);
 }
 
-// One collective under way and what turns its output into that of the exchange.
+// A collective in flight, and the conversion of its output to that of the exchange.
 class C10dPending final : public Pending {
  public:
   C10dPending(Exchange exchange, Waiting waiting)
@@ -77,8 +77,8 @@ class C10dPending final : public Pending {
 
   Error error(const std::exception& cause) const { return waiting_.error(cause); }
 
-  // A transfer, in a process group of all devices: `ranks[member]` there. Its messages have the
-  // lane for a tag, so that lanes do not wait for each other.
+  // Starts a transfer in a process group of all devices: `ranks[member]` there. Its messages have
+  // the lane as tag, so that lanes are independent.
   void start_transfer(c10d::ProcessGroup& group,
                       const std::vector<int>& ranks,
                       const at::Device& device) {
@@ -108,7 +108,7 @@ class C10dPending final : public Pending {
 
   void start(c10d::ProcessGroup& group) {
     for (const Buffer& buffer : exchange_.inputs) inputs_.push_back(to_tensor(buffer));
-    exchange_.inputs.clear();  // not another reference to what may be overwritten
+    exchange_.inputs.clear();  // no extra reference to overwritable tensors
     MEDLEY_CHECK(!inputs_.empty());
     if (exchange_.kind == CommunicationKind::kAllReduce) return start_all_reduce(group);
     MEDLEY_CHECK(inputs_.size() == 1);
@@ -180,8 +180,8 @@ class C10dPending final : public Pending {
     work_ = group._allgather_base(output_, inputs_[0]);
   }
 
-  // Each shard goes straight to its place in the output: NCCL makes one broadcast of each, all at
-  // once, and nothing else lies in memory.
+  // Receives each shard directly into the output: NCCL makes one broadcast of each, all in
+  // parallel, without extra memory.
   void start_uneven_gather(c10d::ProcessGroup& group,
                            const at::Tensor& chunk,
                            const Lengths& lengths) {
@@ -204,15 +204,15 @@ class C10dPending final : public Pending {
     work_ = group.alltoall_base(output_, inputs_[0], out, in);
   }
 
-  // Messages from each to each, over Gloo. All receives come before the first send: a pair has
-  // one connection, on which a receiver also says that it is ready. Gloo's own all-to-all sends
-  // first, and whoever comes second then has its "ready" behind its own data:
+  // Sends messages from each to each over Gloo. Posts all receives before the first send: a pair
+  // has one connection, on which a receiver also announces that it is ready. Gloo's own all-to-all
+  // sends first, so the later member's "ready" is queued behind its own data:
   //
   //   first    ready     (waits)                 data ---------------->
   //   second      data ----------------> ready
   //
-  // so that a pair uses one direction at a time: 229 ms were measured where 142 are enough, and
-  // 149 like this.
+  // A pair would then use one direction at a time: 229 ms measured, against 142 ms possible and 149
+  // ms in this way.
   void start_messages(c10d::ProcessGroup& group, Tensors send, const Lengths& receive) {
     const auto me = at(exchange_.me);
     output_ = at::empty({total(receive)}, send.at(me).options());
@@ -235,8 +235,8 @@ class C10dPending final : public Pending {
     inputs_ = std::move(send);
   }
 
-  // A wait of Gloo is cut into slices, so that abort() ends it. NCCL only makes the stream wait
-  // and has a watchdog of its own.
+  // Cuts a wait of Gloo into slices, so that abort() ends it. NCCL only makes the stream wait and
+  // has its own watchdog.
   void finish_work() {
     try {
       if (!output_.is_cpu()) {
@@ -264,8 +264,8 @@ class C10dPending final : public Pending {
     try {
       return work_->wait(kSlice);
     } catch (const std::exception&) {
-      // It may have completed between the end of the slice and now, which is no failure: if it
-      // has failed, the second wait throws its own error.
+      // It may have completed after the slice, which is no failure: if it has failed, the second
+      // wait throws its own error.
       return work_->isCompleted() && work_->wait(kSlice);
     }
   }
@@ -297,16 +297,16 @@ class C10dPending final : public Pending {
   Exchange exchange_;
   Waiting waiting_;
   std::vector<size_t> order_;  // members by rank
-  Lengths received_;           // of the pieces of the output, by rank
+  Lengths received_;           // output pieces, by rank
   std::vector<std::vector<int64_t>> shapes_;
-  Tensors inputs_;  // held until done
+  Tensors inputs_;  // kept until done
   at::Tensor output_;
   Work work_;                   // or
   std::vector<Work> messages_;  // these
 };
 
-// A group waits for its threads when it ends, and Gloo may leave a send over a connection that has
-// ended waiting until the group's own time-out, minutes later: nobody else waits for that.
+// Destroys groups on another thread. A group waits for its threads, and Gloo may block a send over
+// an ended connection until the group's own time-out, minutes later.
 void let_go(std::map<std::vector<int>, Group> groups) {
   constexpr std::chrono::seconds kEnough(1);
   std::packaged_task<void()> task([groups = std::move(groups)]() mutable { groups.clear(); });
@@ -371,7 +371,7 @@ class C10dTransport final : public Transport {
       try {
         group->abort();
       } catch (const std::exception&) {
-        // Not every backend can; the waits end anyway.
+        // Not every backend supports this; the waits end anyway.
       }
     }
   }
@@ -402,7 +402,7 @@ class C10dTransport final : public Transport {
   std::shared_ptr<const NetworkNames> texts_;
   std::vector<int> connections_;  // sockets
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the following
   std::map<std::vector<int>, Group> groups_;
   std::optional<C10dRelays> relays_;
 };

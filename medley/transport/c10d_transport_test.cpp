@@ -18,8 +18,8 @@ class Done final : public c10d::Work {
   bool wait(std::chrono::milliseconds) override { return true; }
 };
 
-// A group of three GPUs that only notes what it is given. Tensors are on `meta`, which is not the
-// host either.
+// A group of three GPUs that only records its inputs. Tensors are on `meta`, which is not the host
+// either.
 class NotingGroup final : public c10d::ProcessGroup {
  public:
   explicit NotingGroup(int rank) : c10d::ProcessGroup(rank, 3) {}

@@ -28,7 +28,7 @@ class HostPending final : public Pending {
       : posted_(std::move(posted)), from_host_(std::move(from_host)) {}
 
   std::vector<Buffer> wait() override {
-    pending_ = posted_.get();  // the GPU comes so far by itself, or fails; it waits for nobody
+    pending_ = posted_.get();  // the GPU completes or fails by itself
     std::vector<Buffer> outputs;
     for (const Buffer& each : pending_->wait()) {
       const at::Tensor tensor = to_tensor(each);
@@ -61,9 +61,9 @@ class HostTransport final : public Transport {
     thread_.join();
   }
 
-  // Transfers that only receive are posted at once: nothing is copied for them, and the messages of
-  // a lane have one direction on each side. All else keeps its order, also where this device sends
-  // nothing: others do.
+  // Posts receive-only transfers immediately: they need no copy, and a lane has one direction on
+  // each side. All other exchanges keep their order, even if this device sends no data, as on other
+  // devices.
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
     if (exchange.inputs.empty() && exchange.kind == CommunicationKind::kTransfer) {
@@ -92,7 +92,7 @@ class HostTransport final : public Transport {
   void abort(const std::string& cause) override { inner_->abort(cause); }
 
  private:
-  // In the order in which they were posted, as the others post theirs.
+  // Posts in the callers' order, as the other devices do.
   void post_all() {
     for (;;) {
       std::packaged_task<Posted()> task;
@@ -119,15 +119,15 @@ class HostTransport final : public Transport {
 
   std::unique_ptr<Transport> inner_;
   HostCopier copier_;
-  std::mutex mutex_;  // of the two below
+  std::mutex mutex_;  // guards the two below
   std::deque<std::packaged_task<Posted()>> queue_;
   bool ended_ = false;
   std::condition_variable changed_;
   std::thread thread_;
 };
 
-// Tensors on their way to the host. They are held until they are there, so that nothing overwrites
-// them and their memory goes to nobody else.
+// Copies tensors to the host. Keeps them until then, so that their memory is neither overwritten
+// nor reused.
 Tensors copied(const Tensors& tensors, const c10::Event& computed, const c10::Stream& copies) {
   const c10::StreamGuard guard(copies);
   computed.block(copies);

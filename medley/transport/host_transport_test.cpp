@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Gives back what it is sent, once it is waited for.
+// Returns its inputs from wait().
 class Echo final : public Transport {
  public:
   explicit Echo(std::vector<std::string>& posted) : posted_(posted) {}
@@ -47,7 +47,7 @@ Exchange exchange(const std::string& name,
 
 double first_of(const Buffer& buffer) { return to_tensor(buffer)[0].item<double>(); }
 
-// Its GPU adds 10 on the way to the host and 100 on the way back; it gets to `slow` when told.
+// Its GPU adds 10 on the way to the host and 100 on the way back; it reaches `slow` on request.
 struct Gpu {
   std::promise<void> told;
   HostCopier copier;
