@@ -8,13 +8,13 @@
 
 namespace medley {
 
-// Shared with the threads: one that was given up still finds it. In the order in which it may go
-// away.
+// Shared with the threads, so that abandoned ones still find it. Members are in an order in which
+// they may be destroyed.
 struct Devices::State {
   std::shared_ptr<const Program> program;
-  std::vector<DevicePlace> places;  // of all devices of the plan
+  std::vector<DevicePlace> places;  // all devices of the plan
   std::vector<int> own;             // indices into them
-  std::vector<int> numbers;         // of the same devices, in the cluster
+  std::vector<int> numbers;         // likewise, in the cluster
   bool one_each = false;
   int64_t steps = 0;
   std::function<void()> enter_thread;
@@ -36,7 +36,7 @@ void Devices::State::emulate(const Cluster& cluster, const Emulation& emulation)
   std::vector<int> used;
   for (const LoweredStage& stage : program->stages)
     used.insert(used.end(), stage.devices.begin(), stage.devices.end());
-  // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
+  // Emulated time starts after all devices have joined, so one process signs off the unused ones.
   for (int d = 0; own.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
     if (std::find(used.begin(), used.end(), d) == used.end()) emulated->leave_out(d);
 }

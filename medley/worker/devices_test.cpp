@@ -53,8 +53,8 @@ TEST(Devices, RandomDelaysNeverDeadlock) {
   }
 }
 
-// Stops running ops after some, as a device whose process was killed or whose driver hangs: it
-// throws if it is to fail, or takes no more part in communication.
+// Stops running ops after some, like a device with a killed process or a hanging driver. It throws
+// if it is to fail, or leaves communication.
 class DyingExecutor final : public NullExecutor {
  public:
   explicit DyingExecutor(int ops_left) : ops_left_(ops_left) {}
@@ -67,7 +67,7 @@ class DyingExecutor final : public NullExecutor {
   int ops_left_;
 };
 
-// Whenever it dies, everybody ends at once with its cause, not with a time-out.
+// If it dies at any point, all devices end immediately with its cause, not with a time-out.
 TEST(Devices, DeadDeviceIsTheCauseForAll) {
   const std::vector<int64_t> rows{1, 2, 3};
   const ExampleProgram example = data_parallel_program(rows, 2);
@@ -92,7 +92,7 @@ TEST(Devices, DeadDeviceIsTheCauseForAll) {
   }
 }
 
-// Swallows one exchange of device 1, which therefore never comes to the meeting.
+// Swallows one exchange of device 1, which therefore never arrives.
 class LosingTransport final : public Transport {
  public:
   explicit LosingTransport(std::shared_ptr<Transport> next) : next_(std::move(next)) {}
@@ -138,7 +138,7 @@ TEST(Devices, TimeOutNamesDeviceCallExchangeAndPeer) {
 TEST(Devices, ProgramsThatDifferAreFound) {
   const std::vector<int64_t> rows{1, 2};
   ExampleProgram example = data_parallel_program(rows, 1);
-  // Device 1 believes that it has three rows; its table no longer agrees with that of device 0.
+  // Device 1 assumes three rows, so its table differs from that of device 0.
   example.program.stages[0].tables[0][1] = {3, 4, 1, 3};
   const Cluster cluster = nameless_cluster({"a0", "b0"});
   Devices devices(share(example.program), cluster, null_parts());
@@ -153,7 +153,7 @@ TEST(Devices, ProgramsThatDifferAreFound) {
   }
 }
 
-// Stays in an op for as long as nobody opens the gate, whatever becomes of the run.
+// Stays in an op until the gate opens, whatever the run's state.
 class StuckExecutor final : public NullExecutor {
  public:
   StuckExecutor(std::shared_future<void> gate, std::shared_ptr<std::promise<void>> inside)
@@ -182,8 +182,8 @@ class FailingExecutor final : public NullExecutor {
   std::shared_future<void> others_;
 };
 
-// A device that does not end in time is given up, and what its thread works with outlives the
-// devices until the thread has ended.
+// A device that does not end in time is abandoned. Its thread's data outlives the devices until the
+// thread has ended.
 TEST(Devices, WhatAGivenUpDeviceUsesOutlivesThem) {
   std::promise<void> gate;
   auto inside = std::make_shared<std::promise<void>>();

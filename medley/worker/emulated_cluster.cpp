@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kStepEnds = 1;  // the number of no group
 
-// Sleeps for a random time now and then, as a busy host makes one.
+// Sleeps for a random time now and then, like a busy host.
 HostDelay random_delay(int64_t seed) {
   if (seed == 0) return {};
   auto calls = std::make_shared<std::atomic<uint64_t>>(0);

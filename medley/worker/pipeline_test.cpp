@@ -1,5 +1,5 @@
-// Pipelines over the in-process transport, with an executor that computes nothing: whatever their
-// shape and however late somebody is, they end.
+// Pipelines over the in-process transport, with the null executor: any shape ends, with any delays
+// of devices.
 
 #include <gmock/gmock.h>
 
@@ -62,7 +62,7 @@ std::vector<double> shares(Draw& draw, int64_t devices) {
   return all;
 }
 
-// Stages of any sizes that divide rows in any way or not at all, any counts in flight,
+// Returns stages of any sizes with any or no division of rows, any counts in flight, and
 // micro-batches of any sizes.
 Plan random_pipeline(uint64_t seed, int& used) {
   Draw draw(seed);
@@ -130,7 +130,7 @@ void fill(Devices& devices, const Program& program) {
     }
 }
 
-// Of devices that are late at random.
+// Runs on devices with random delays.
 void expect_that_it_ends(const GraphAnalysis& analysis,
                          const Plan& plan,
                          const Cluster& cluster,
@@ -164,7 +164,7 @@ TEST(Pipeline, RandomDelaysNeverDeadlock) {
   EXPECT_GT(several, seeds * 6 / 10);
 }
 
-// Relays of several pipelines among them.
+// Includes relays of several pipelines.
 TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
   const GraphAnalysis analysis = analyse(mlp(), {});
   const uint64_t seeds = seeds_of(1000);
@@ -180,8 +180,7 @@ TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
   EXPECT_EQ(several, seeds);
 }
 
-// A device that is lost in the middle of a step is the cause that everybody reports, not a
-// time-out.
+// A device lost in the middle of a step is the cause that all report, not a time-out.
 TEST(Pipeline, LostDeviceIsTheCauseForAll) {
   class Dying final : public NullExecutor {
    public:

@@ -8,7 +8,7 @@
 
 namespace medley {
 
-// What the watchdog's thread ends: the devices' waits, also of those that are still being made.
+// The waits that the watchdog's thread ends, including those of devices under construction.
 struct Worker::Abort {
   std::mutex mutex;
   Devices* devices = nullptr;

@@ -1,4 +1,4 @@
-// Workers as the processes of a run have them, one device each, here as threads: a store and a
+// Workers like the processes of a run, one device each, here as threads, with a store and a
 // transport in memory between them.
 
 #include "medley/worker/worker.h"
@@ -31,7 +31,7 @@ class LastExecutor final : public NullExecutor {
   void run(PreparedSegment&, Frames) override { throw Error(Blame::kEnvironment, "device lost"); }
 };
 
-// What the processes of a run share, and what became of each.
+// The shared state of a run's processes, and the outcome of each.
 struct Processes {
   ExampleProgram example = data_parallel_program(kRows, 2);
   Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
@@ -40,7 +40,7 @@ struct Processes {
   SteadyClock clock;
   std::shared_ptr<Transport> transport =
       std::make_shared<InProcessTransport>(combine, clock, seconds(60));
-  std::vector<int> steps{1, 1, 1};             // [device] of each
+  std::vector<int> steps{1, 1, 1};             // [device]
   std::atomic<int> made = 0;                   // executors
   std::vector<std::string> found{"", "", ""};  // [device] its error
   std::function<void(int device, WorkerInput&, WorkerParts&)> change = [](int, auto&, auto&) {};
@@ -114,7 +114,7 @@ TEST(Worker, RefusesAProgramThatCannotRun) {
   EXPECT_EQ(processes.made, 0);
 }
 
-// Whose program differs may communicate over other groups: nothing is made before all agree.
+// A process with another program may use other groups: devices are created only after agreement.
 TEST(Worker, WithDifferentProgramsMakesNoDevices) {
   Processes processes;
   processes.change = [&](int device, WorkerInput& input, WorkerParts&) {
@@ -153,7 +153,7 @@ TEST(Worker, WhoCannotMakeItsDevicesTellsTheOthers) {
         throw Error(Blame::kEnvironment, "no kernels for this card");
       };
   };
-  // All share one transport: the first to be told aborts it for those that wait.
+  // All share one transport: the first notified process aborts it for those that wait.
   EXPECT_THAT(processes.run(), Each(HasSubstr("no kernels for this card")));
 }
 
