@@ -27,7 +27,7 @@ using Cursor = std::tuple<int64_t, int64_t, int64_t>;
 using File = std::tuple<int, std::string, int64_t, std::string>;
 
 medley::LocalFiles& disk() {
-  static medley::LocalFiles files;  // it has no state
+  static medley::LocalFiles files;  // stateless
   return files;
 }
 
@@ -51,7 +51,7 @@ medley::TrainingState read_state(const nb::dict& entries) {
 }
 
 // `written`: writer, name, bytes and checksum of the header of each file. The writers of the second
-// deal are counted behind those of the first one, and so on.
+// write plan are numbered after those of the first, and so on.
 void make_manifest(Manifest* self,
                    const std::vector<const medley::ProgramDeal*>& deals,
                    const nb::dict& state,
@@ -94,7 +94,7 @@ std::vector<ValueRow> values_of(const Manifest& manifest) {
   return rows;
 }
 
-// The whole of one value, as its bytes.
+// Returns one whole value, as bytes.
 nb::bytes read_value(const Manifest& manifest,
                      const std::string& folder,
                      const std::string& kind,

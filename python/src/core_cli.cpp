@@ -18,7 +18,7 @@ using namespace nb::literals;
 
 namespace {
 
-// Through Python's own streams, so that whoever redirects those gets everything.
+// Writes to Python's own streams, so that redirecting those captures everything.
 void write(const char* stream, const std::string& text) {
   if (text.empty()) return;
   nb::object target = nb::module_::import_("sys").attr(stream);

@@ -1,4 +1,4 @@
-// medley._core.Leader: who of a run goes on after a failure, for medley.run.
+// medley._core.Leader: decides which devices of a run resume after a failure, for medley.run.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -90,7 +90,7 @@ int64_t busiest_bytes(const Moves& moves) {
 Moves only(const Moves& moves, const Names& values) {
   const std::set<std::pair<std::string, std::string>> wanted(values.begin(), values.end());
   Moves some;
-  std::map<int, int> place;  // of a value of `moves` in `some`
+  std::map<int, int> place;  // index of a value of `moves` in `some`
   for (size_t v = 0; v < moves.values.size(); ++v)
     if (wanted.contains({moves.values[v].kind, moves.values[v].name})) {
       place[static_cast<int>(v)] = static_cast<int>(some.values.size());

@@ -1,4 +1,4 @@
-// The ledger of an emulated cluster that processes share: made by whoever starts them.
+// The ledger of an emulated cluster that processes share, created by their parent.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// What a profile should hold, and measuring it through the emulation: for medley.profiling.profile.
+// The content of a profile, and measuring it by emulation: for medley.profiling.profile.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

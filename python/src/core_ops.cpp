@@ -1,5 +1,5 @@
-// What the rule of an op says, and the op's local form for a cut: for the conformance test, which
-// changes instances to see that wrong ones are caught.
+// An op's rule, and its local form for a cut: for the conformance test, which changes instances to
+// check that invalid ones are found.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -28,7 +28,7 @@ using medley::Size;
 using medley::TensorType;
 using medley::ValueId;
 
-// Of a local graph: "b", "length", "offset".
+// Symbols of a local graph: "b", "length", "offset".
 const std::vector<std::string> kSymbols{"b", "length", "offset"};
 const Size kRows = Size::of(0), kLength = Size::of(1), kOffset = Size::of(2);
 
@@ -44,7 +44,7 @@ Size parse_size(const std::string& text) {
   return size;
 }
 
-// The factors of the labels of an op, of which one may be cut.
+// The factors of an op's labels, of which one may be cut.
 class LocalOp {
  public:
   LocalOp(const Graph& graph,
@@ -82,7 +82,7 @@ class LocalOp {
  private:
   using Dims = std::vector<std::vector<int>>;
 
-  // Local sizes of the factors of a dim. Only the first place of a label in a tensor is cut.
+  // Returns local sizes of a dim's factors. Cuts only the first occurrence of a label in a tensor.
   std::vector<Size> local_factors(const std::vector<int>& labels, bool& is_cut) const {
     std::vector<Size> sizes;
     for (int label : labels) {

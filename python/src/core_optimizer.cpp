@@ -1,4 +1,4 @@
-// medley._core.Optimizer: which rule updates which parameter.
+// medley._core.Optimizer: maps parameters to update rules.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>

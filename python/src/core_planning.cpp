@@ -22,7 +22,7 @@ using medley::Cluster;
 using medley::Graph;
 using medley::Plan;
 
-// Lets an interrupt, or whatever else the handler of a signal raises, end what is under way.
+// Lets an interrupt, or any other exception of a signal handler, end the search.
 void check_signals(std::string_view, size_t, size_t) {
   const nb::gil_scoped_acquire held;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();

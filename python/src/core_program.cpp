@@ -1,4 +1,4 @@
-// medley._core.Program: a lowered plan, and what it says; figures of programs for the tests.
+// medley._core.Program: a lowered plan and its properties; figures of programs for the tests.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -75,7 +75,7 @@ std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) 
   return pairs;
 }
 
-// By name, what a device reads of a batch: the rows by micro-batch, none of what has no rows.
+// Returns by name a device's reads of a batch: rows by micro-batch, none for inputs without rows.
 std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> reads(
     const Program& program, int rank) {
   const medley::DevicePlace place = device_places(program).at(static_cast<size_t>(rank));
@@ -92,8 +92,8 @@ std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> re
   return all;
 }
 
-// Of each device in the order of the ranks, the rows that it computes of a batch; devices that
-// share the work on a row have a part of it each.
+// Returns the rows that each device computes, in the order of the ranks. Devices that share the
+// work on a row have a part of it each.
 std::vector<double> computed_rows(const Program& program) {
   std::vector<double> all;
   for (const medley::LoweredStage& stage : program.stages) {

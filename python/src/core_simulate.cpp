@@ -1,4 +1,4 @@
-// What will happen when a plan runs: for reports and benchmarks.
+// The predicted execution of a plan: for reports and benchmarks.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

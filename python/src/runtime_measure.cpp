@@ -1,4 +1,4 @@
-// Measuring ops on a real device, and how far a run has drifted from its profile: for
+// Measures ops on a real device, and the drift of a run from its profile: for
 // medley.profiling.profile and medley.trainer.
 
 #include <ATen/ops/empty.h>
@@ -27,7 +27,7 @@ namespace {
 
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
-// What a GPU is given to do before it is waited for.
+// The number of launches before a wait for the GPU.
 constexpr int kLaunches = 20;
 
 class RealDevice {
@@ -68,7 +68,7 @@ class RealDevice {
     return timer;
   }
 
-  // Positive numbers: moments and variances must be.
+  // Positive values, as moments and variances require.
   medley::Buffer operand(const medley::TensorType& type, int64_t bound) const {
     std::vector<int64_t> shape;
     for (const medley::Size& size : type.shape) shape.push_back(size.coefficient);
@@ -86,7 +86,7 @@ class RealDevice {
   medley::SteadyClock clock_;
 };
 
-// (kind of device, class, ratio, predicted ns, measured ns, segments)
+// (device type, class, ratio, predicted ns, measured ns, segments)
 using Row = std::tuple<std::string, std::string, double, int64_t, int64_t, int64_t>;
 
 class Drift {

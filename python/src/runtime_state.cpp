@@ -17,7 +17,7 @@ using namespace nb::literals;
 namespace {
 
 medley::LocalFiles& disk() {
-  static medley::LocalFiles files;  // it has no state
+  static medley::LocalFiles files;  // stateless
   return files;
 }
 

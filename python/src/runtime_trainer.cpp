@@ -1,4 +1,4 @@
-// medley._runtime.Run: a plan at work, for medley.trainer.
+// medley._runtime.Run: a running plan, for medley.trainer.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -84,7 +84,7 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("on_step", on_step);
   if (!on_step.is_none())
     devices.on_step = [hook = on_step.ptr()](const medley::Place& place) {
-      const nb::gil_scoped_acquire acquire;  // whoever tests keeps it alive
+      const nb::gil_scoped_acquire acquire;  // the test keeps it alive
       const nb::handle callable(hook);
       callable(place.call, place.exchange);
     };
@@ -115,18 +115,18 @@ void make_run(Run* self,
   input.worker.program = std::make_shared<const medley::Program>(program);
   input.worker.cluster = cluster;
   read_options(options, input);
-  // Where a thread of Gloo has the last reference to a tensor that Python has seen, it takes the
-  // lock to let go of it, and a process group waits for its threads when it ends.
+  // A Gloo thread with the last reference to a tensor that Python has seen takes the lock to
+  // release it. A process group waits for its threads at its end.
   input.at_end = [] { return std::make_shared<nb::gil_scoped_release>(); };
   const nb::gil_scoped_release release;
   new (self) Run(input);
 }
 
-// How long a step of this process alone may still take after Ctrl-C: one that is broken off in its
-// update leaves parameters of two steps.
+// The time that a step of this process alone may still take after Ctrl-C. Aborting one in its
+// update would leave parameters of two steps.
 constexpr std::chrono::seconds kToFinish{3};
 
-// Ctrl-C arrives while the devices work: Python only notes it, so ask. A second one ends the step.
+// Python only notes Ctrl-C while the devices work, so this polls. A second one ends the step.
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
                             const std::vector<std::vector<double>>& scalars,

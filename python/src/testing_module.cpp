@@ -1,4 +1,4 @@
-// What only tests and benchmarks in Python need: random legal plans. Not in the wheel.
+// Functions only for tests and benchmarks in Python: random legal plans. Not in the wheel.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
