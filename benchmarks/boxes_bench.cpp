@@ -1,5 +1,5 @@
-// The cells of 1,000 weights that several meshes hold, each in its own way, and the runs of all of
-// them in the tensors of those who have them. `devices` are those of all meshes together.
+// The cells of 1,000 weights that several meshes store in different layouts, and the runs of all
+// cells in their holders' tensors. `devices`: of all meshes together.
 
 #include <benchmark/benchmark.h>
 
@@ -29,7 +29,7 @@ Layout by_heads(int64_t devices) {
 Layout by_columns(int64_t devices) {
   return layout_of(kFactors, {sharded(3, 0)}, {devices}, {{even_points(12288, devices)}});
 }
-// A stage that knows no heads.
+// Returns the layout of a stage that knows no heads.
 Layout by_rows(int64_t devices) {
   return layout_of({36864, 12288}, {sharded(0, 0)}, {devices}, {{even_points(36864, devices)}});
 }
@@ -41,12 +41,12 @@ Layout in_copies(int64_t copies, int64_t devices) {
 }
 Layout sums(int64_t devices) { return layout_of(kFactors, {partial_sum()}, {devices}, {{}}); }
 
-// Pipelines with tensor parallelism of 8, 6 and 4 in copies, and a whole one that sums.
+// Returns pipelines with tensor parallelism of 8, 6 and 4 in replicas, and a whole one that sums.
 std::vector<Layout> usual(int64_t devices) {
   const int64_t each = devices / 4;
   return {in_copies(each / 8, each), in_copies(each / 4, each), by_heads(each), sums(each)};
 }
-// Heads, columns, and rows that are no heads: cells are many and small.
+// Returns heads, columns, and rows across heads: cells are many and small.
 std::vector<Layout> unlike(int64_t devices) {
   return {by_heads(devices / 4), by_columns(devices / 4), by_rows(devices / 2)};
 }

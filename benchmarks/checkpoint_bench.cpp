@@ -1,7 +1,7 @@
-// The manifest of a model of 70 thousand million parameters with the state of AdamW, and who reads
-// what of it: 80 layers of 8,192, weights in bf16, master copies and two moments in fp32, as 64
-// devices have them that are 8 by 8: tensors cut in 8, the state in 64. It is read by 64 that are
-// 16 stages of 4. Tensors have no bytes here: only ranges are asked for.
+// The manifest and read plan of a model of 70 billion parameters with the state of AdamW: 80 layers
+// of 8,192, weights in bf16, master copies and two moments in fp32. It is written by 64 devices as
+// 8 by 8, with tensors cut in 8 and the state in 64, and read by 64 devices as 16 stages of 4.
+// Tensors have no bytes here: only ranges are computed.
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ constexpr int64_t kWidth = 8192, kHidden = 28672, kKeys = 1024, kTokens = 128256
 struct Weight {
   std::string name;
   std::vector<int64_t> shape;
-  int cut;    // the dim that tensor parallelism cuts; -1: none
-  int layer;  // kLayers: behind all
+  int cut;    // the tensor-parallel dim; -1: none
+  int layer;  // kLayers: after all
 };
 
 std::vector<Weight> weights() {
@@ -54,7 +54,8 @@ std::vector<int64_t> points(int64_t size, int64_t devices) {
   return found;
 }
 
-// On `outer` by `inner` devices: the inner axis is tensor parallelism, the outer one cuts state.
+// Returns the layout on `outer` by `inner` devices: the inner axis is tensor parallelism, the outer
+// one cuts state.
 Layout layout(const Weight& weight, int64_t outer, int64_t inner, bool is_state) {
   State state{replicated(), replicated()};
   std::vector<CutPoints> cuts(2);
@@ -137,8 +138,8 @@ void read_manifest(benchmark::State& state) {
   state.counters["boxes"] = static_cast<double>(boxes);
 }
 
-// Of all devices, one after the other. A byte twice would be a range that begins before the one
-// before has ended, or a tensor twice.
+// Finds the ranges of all devices, one after the other. Checks that no range begins before the
+// previous one ends, and that no tensor appears twice, so each byte is read once.
 void find_ranges(benchmark::State& state) {
   const Manifest manifest = make();
   int64_t read = 0, wanted = 0;

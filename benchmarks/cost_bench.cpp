@@ -1,4 +1,4 @@
-// What a question to the cost model costs: planners ask hundreds of thousands of times.
+// The time of a cost model query: planners make hundreds of thousands.
 
 #include <benchmark/benchmark.h>
 

@@ -1,5 +1,5 @@
-// A graph of 20,000 ops through everything that a capture and a load do. The budget is one second
-// for all of it.
+// A graph of 20,000 ops through all steps of a capture and a load. The budget is one second in
+// total.
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-// Forward-only layers in the shape that capture gives a linear layer: nine ops each.
+// Returns forward-only layers in the shape of a captured linear layer: nine ops each.
 Graph layers(int num_layers) {
   std::string text =
       "medley-graph 1\ngraph \"bench\"\nsymbols b\n%0 = batch \"x\" : f32[b, 16, 8]\n";

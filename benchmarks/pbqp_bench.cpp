@@ -1,6 +1,6 @@
-// Pairwise problems in the shape of a transformer's SPMD synthesis. The budget is 0.3 s where
-// layers repeat and 1 s for 48 layers that all differ. Counters: variables, edges, entries of the
-// largest joint table, entries of all of them, and what the process has held at most.
+// Pairwise problems in the shape of a transformer's SPMD synthesis. The budget is 0.3 s if layers
+// repeat and 1 s for 48 different layers. Counters: variables, edges, entries of the largest joint
+// table, entries of all of them, and the process's peak memory.
 
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>

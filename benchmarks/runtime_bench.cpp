@@ -1,4 +1,4 @@
-// What the interpreter itself costs: programs of 10,000 ops on the executor that computes nothing.
+// The interpreter's own cost: programs of 10,000 ops on the executor without computing.
 
 #include <benchmark/benchmark.h>
 
@@ -29,7 +29,7 @@ void chain(benchmark::State& state) {
 }
 BENCHMARK(chain)->Arg(kOps)->Arg(10)->Arg(1)->Unit(benchmark::kMicrosecond);
 
-// An exchange of one device with itself: what posting, meeting and waiting cost without a peer.
+// Exchanges one device with itself: the cost of posting, meeting and waiting without a peer.
 void exchange(benchmark::State& state) {
   SteadyClock clock;
   NullExecutor executor;

@@ -1,9 +1,9 @@
-// How fast the simulator follows segments and messages, and how long a step of 1,024 devices takes.
+// The simulator's speed on segments and messages, and the time for a step of 1,024 devices.
 //
 //   exact/8      a training step of 64 layers, 8 devices in 2 nodes: message by message
-//   estimated/n  the same step on n devices, communications as wholes
+//   estimated/n  the same step on n devices, whole communications
 //   pipeline/n   n stages of one device, 128 micro-batches, 1F1B: message by message
-//   pipeline_estimated/n  the same, transfers as wholes
+//   pipeline_estimated/n  the same, whole transfers
 
 #include <benchmark/benchmark.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPerNode = 4, kLayers = 64;
 
-// Two kinds of nodes of four devices with a fabric, on one switch.
+// Returns two types of nodes of four devices with a fabric, on one switch.
 Cluster cluster_of(int num_devices) {
   Cluster cluster;
   for (const auto& [name, speed] : {std::pair("fast", 1.0), {"slow", 0.5}}) {
@@ -33,8 +33,8 @@ Cluster cluster_of(int num_devices) {
   return cluster;
 }
 
-// Per layer a product forward and one backward, whose gradient is summed while the next layer
-// computes. The lengths of the rows differ.
+// Returns per layer a matmul forward and one backward, whose gradient is summed while the next
+// layer computes. The lengths of the rows differ.
 Program program_of(int num_devices) {
   Program program;
   LoweredStage& stage = program.stages.emplace_back();
@@ -110,7 +110,7 @@ int transfer(LoweredStage& stage, int from, int to, int lane, int slots) {
   return static_cast<int>(stage.communications.size()) - 1;
 }
 
-// A product forward and one backward; 256 KiB go on and back.
+// Returns a matmul forward and one backward, with transfers of 256 KiB in both directions.
 Program pipeline_of(int stages, int microbatches) {
   Program program;
   const std::vector<int> counts = one_f_one_b(stages, microbatches);
