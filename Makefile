@@ -1,21 +1,21 @@
-# make setup   install what is missing (Debian packages, wheels in .venv)
-# make build   what is needed to use Medley; .venv/bin/medley works afterwards
-# make test    build the rest, then run every tier of tests; the closing summary says what was skipped and why
-# make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, fuzzing, oracles, clang-tidy
-# make wheel   dist/medley-*.whl, for the PyTorch of .venv, with all libraries that it needs
-# make demo    build, then a small run on an emulated cluster
-# make format  rewrite; make lint: check formatting, types and layers
-# make bench   google-benchmark programs, and training steps against PyTorch eager
+# make setup   installs missing Debian packages, and wheels in .venv
+# make build   builds Medley for use as .venv/bin/medley
+# make test    builds the rest, then runs all tiers of tests and lists skipped ones with reasons
+# make nightly also runs slow tests: random plans, sanitizers, TSan, fuzzing, oracles, clang-tidy
+# make wheel   builds dist/medley-*.whl for the PyTorch of .venv, with all needed libraries
+# make demo    builds, then runs a small emulated cluster
+# make format  formats; make lint: checks formatting, types and layers
+# make bench   runs google-benchmark programs, and training steps against PyTorch eager
 
 NPROC ?= $(shell nproc)
 PYTHON ?= python3
 VENV := .venv/bin
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 PY_FOLDERS = $(wildcard python scripts examples benchmarks testbed tests)
-# Debian packages, PyTorch, and the wheels with which Medley is built and runs; then all others.
+# Stamps of the Debian packages, PyTorch and the wheels to build and run, then of all others.
 RUNS := .venv/run.stamp
 SETUP := .venv/setup.stamp
-# When make began: the time limit of a full run counts set-up and builds too.
+# The start of make: the time limit of a full run includes set-up and builds.
 STARTED := $(shell date +%s)
 
 .PHONY: setup modules build test nightly wheel demo format checks lint bench clean
@@ -33,12 +33,12 @@ $(SETUP): $(RUNS) requirements-all.txt
 build/%/build.ninja: $(RUNS)
 	cmake --preset $*
 
-# No tests and no benchmarks: what the first demo waits for.
+# Builds what the demo needs, without tests and benchmarks.
 modules: $(RUNS) build/torch/build.ninja
 	cmake --build build/torch -j $(NPROC) --target python_modules
 	scripts/link_venv.sh
 
-# Other wheels are unpacked while the compiler runs.
+# Unpacks other wheels while the compiler runs.
 build: $(RUNS)
 	@$(MAKE) --no-print-directory --jobs=2 modules $(SETUP)
 
@@ -49,9 +49,9 @@ nightly: build build/dev/build.ninja build/tsan/build.ninja
 	PYTHON=$(PYTHON) scripts/setup.sh --nightly
 	$(VENV)/python scripts/run_tests.py --build --nightly --jobs $(NPROC) --since $(STARTED)
 
-# Into the wheel goes every library that is not Python's, PyTorch's or the C library's (auditwheel), so that it
-# installs where there is neither a compiler nor a Debian package of ours. The compiler by the name by which CMake
-# finds it: ccache then knows what `make build` has compiled.
+# The wheel contains every library except Python's, PyTorch's and the C library's (auditwheel), so
+# it installs without a compiler and without our Debian packages. CXX is the name that CMake finds,
+# so that ccache reuses the results of `make build`.
 wheel: $(SETUP)
 	rm -rf build/wheel && mkdir -p build/wheel
 	CXX=$${CXX:-c++} $(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
@@ -68,7 +68,7 @@ format: $(SETUP)
 	$(VENV)/ruff format --quiet $(PY_FOLDERS)
 	$(VENV)/ruff check --quiet --fix $(PY_FOLDERS)
 
-# Of files alone: while other wheels are unpacked and files checked, the compiler runs.
+# Checks files only, so that the compiler can run in parallel.
 checks: $(SETUP)
 	$(VENV)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(VENV)/ruff format --check $(PY_FOLDERS)
@@ -80,7 +80,7 @@ checks: $(SETUP)
 	$(VENV)/python scripts/check_batches.py
 	$(VENV)/python scripts/line_report.py --check
 
-# In `make lint test` the tests are compiled while types are checked.
+# `make lint test` compiles the tests while types are checked.
 TESTS_TOO := $(filter test,$(MAKECMDGOALS))
 
 lint: $(RUNS)

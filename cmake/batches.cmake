@@ -1,5 +1,5 @@
-# For whoever builds once: headers that most files include are compiled once, and the files of a room in batches, so
-# that a build from nothing takes half as long. Where there is ccache neither is done: it knows single files.
+# Precompiles common headers, and compiles the files of a module in batches, which halves a clean
+# build. Does neither with ccache, which caches single files.
 if(MEDLEY_CCACHE)
   set(default OFF)
 else()
@@ -8,7 +8,7 @@ endif()
 option(MEDLEY_BATCHES "Precompile headers, and compile the files of a room in batches" ${default})
 
 if(MEDLEY_BATCHES AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # A batch lives in a gigabyte: below that nothing is gained by collecting garbage, a twelfth of the time lost.
+  # A batch fits into a gigabyte: collecting garbage below that would cost a twelfth of the time.
   add_compile_options("SHELL:--param ggc-min-heapsize=1000000")
 endif()
 
@@ -17,8 +17,8 @@ set(medley_std_headers <algorithm> <array> <cmath> <cstdint> <functional> <map> 
 set(medley_torch_headers <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <ATen/core/grad_mode.h>
     <ATen/ops/empty.h>)
 
-# Where names of two files of a room collide, one of them says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt.
-# Batches are of equal size, at most `most` files each: templates that all of them use are compiled once.
+# If names of two files collide, one has SKIP_UNITY_BUILD_INCLUSION in its CMakeLists.txt.
+# Batches have equal sizes of at most `most` files, to compile common templates once.
 function(medley_batch target most)
   if(MEDLEY_BATCHES)
     get_target_property(sources ${target} SOURCES)
@@ -27,14 +27,14 @@ function(medley_batch target most)
     math(EXPR size "(${files} + ${batches} - 1) / ${batches}")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
     if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-      # It takes all files but the first of a batch for headers.
+      # gcc treats all files but the first of a batch as headers.
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
     endif()
   endif()
 endfunction()
 
-# Targets of one kind are compiled with the same flags, and share what is precompiled.
-# core: a module without PyTorch; torch: one with; test: a test program without; bindings: for one target alone.
+# Targets of one kind have the same flags, and share precompiled headers. core: a module without
+# PyTorch; torch: one with; test: a test program without; bindings: for one target alone.
 function(medley_precompile target kind)
   if(NOT MEDLEY_BATCHES)
     return()

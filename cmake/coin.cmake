@@ -1,5 +1,5 @@
-# Clp, the linear programming solver of COIN-OR (https://github.com/coin-or/Clp), as Coin::Clp; for tests Cbc, its
-# integer programming solver (https://github.com/coin-or/Cbc), as Coin::Cbc.
+# COIN-OR's linear programming solver (https://github.com/coin-or/Clp) is Coin::Clp. For tests its
+# integer programming solver (https://github.com/coin-or/Cbc) is Coin::Cbc.
 find_path(CLP_INCLUDE_DIR ClpSimplex.hpp PATH_SUFFIXES coin coin-or)
 find_library(CLP_LIBRARY Clp)
 find_library(COINUTILS_LIBRARY CoinUtils)

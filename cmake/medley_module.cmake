@@ -1,14 +1,13 @@
-# medley_module(<name> [FOR_TESTS] [COLD] [TORCH] [DEPS <module>...] [HEADERS <module>...] [LIBS <target>...] [PROGRAM <program>]
-#               [TEST_DEPS <module>...] [TEST_LIBS <target>...])
+# medley_module(<name> [FOR_TESTS] [COLD] [TORCH] [DEPS <module>...] [HEADERS <module>...]
+#               [LIBS <target>...] [PROGRAM <program>] [TEST_DEPS <module>...]
+#               [TEST_LIBS <target>...])
 #
-# One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
-# it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
-# which makes the executable that PROGRAM names.  FOR_TESTS: nothing that ships links it, and it
-# is built where something needs it.  COLD: nobody waits for what it computes; -O1 is compiled in three quarters of
-# the time.  TORCH: it includes and links PyTorch, and is built with MEDLEY_TORCH only.
-# scripts/check_layers.py reads DEPS and HEADERS: they are the only statement of who may
-# include whom; tests may include TEST_DEPS too.  HEADERS: of these modules nothing is linked.
-# Headers of LIBS are seen by this module and its test only.
+# Adds a folder as one static library with every *.cpp, except *_test.cpp, which form the test
+# program <name>_test, and main.cpp, which gives the executable PROGRAM. FOR_TESTS: not linked into shipped targets, and built on demand only.
+# COLD: its speed does not matter; -O1 compiles in three quarters of the time.
+# TORCH: it includes and links PyTorch, and is built with MEDLEY_TORCH only.
+# DEPS, HEADERS: the modules that it may include (checked by scripts/check_layers.py), those of
+# HEADERS without linking them. Tests may include TEST_DEPS too. LIBS: private to module and test.
 function(medley_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS;COLD;TORCH" "PROGRAM" "DEPS;HEADERS;LIBS;TEST_DEPS;TEST_LIBS")
   if(arg_TORCH)
@@ -37,7 +36,7 @@ function(medley_module name)
     set_property(GLOBAL APPEND PROPERTY MEDLEY_TORCH_MODULES medley_${name})
   else()
     medley_batch(medley_${name} 22)
-    # Costs, estimates and simulated times are the same on every machine: no fused multiply-adds.
+    # Without fused multiply-adds costs and times are equal on every machine.
     target_compile_options(medley_${name} PRIVATE -Wconversion -ffp-contract=off)
     medley_precompile(medley_${name} core)
     if(arg_COLD)
@@ -62,7 +61,7 @@ function(medley_module name)
                           ${arg_TEST_LIBS} GTest::gmock_main)
     medley_sanitize(${name}_test)
     medley_batch(${name}_test 22)
-    # What runs long is in the modules: tests that are not optimized are built in half the time.
+    # The slow code is in the modules: tests without optimization build in half the time.
     target_compile_options(${name}_test PRIVATE -O0)
     if(NOT arg_TORCH)
       medley_precompile(${name}_test test)
@@ -75,8 +74,8 @@ function(medley_module name)
   endif()
 endfunction()
 
-# Of a template that tests and libraries both have, the linker takes what it sees first: with the libraries before
-# the tests, which are not optimized, these run in two thirds of the time.
+# Links libraries before tests: of a template in both, the linker takes the first. Since tests are
+# not optimized, they then run in two thirds of the time.
 function(medley_libraries_before_tests)
   get_property(programs GLOBAL PROPERTY MEDLEY_TEST_PROGRAMS)
   foreach(program IN LISTS programs)
@@ -96,8 +95,8 @@ function(medley_libraries_before_tests)
   endforeach()
 endfunction()
 
-# An executable of ours that is no test. Plans are made of many small pieces: with mimalloc, the first
-# library that has malloc, finding one takes about two thirds of the time that it takes with glibc's.
+# Configures an executable other than a test. It links mimalloc first, with which planning, which
+# allocates many small pieces, takes about two thirds of the time compared with glibc's malloc.
 function(medley_program target)
   medley_options(${target})
   if(mimalloc_FOUND AND NOT MEDLEY_SANITIZE)
@@ -112,7 +111,7 @@ function(medley_options target)
     # False alarms on std::string and std::optional: gcc bugs 105651 and 80635.
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-maybe-uninitialized)
     if(MEDLEY_BATCHES)
-      # It no longer knows that these come from headers of the system.
+      # gcc no longer recognises system headers as such.
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow
                              -Wno-stringop-overread)
     endif()

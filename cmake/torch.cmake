@@ -1,10 +1,10 @@
-# medley::torch: libtorch as it lies in the wheel of MEDLEY_PYTHON.
+# medley::torch: libtorch in the wheel of MEDLEY_PYTHON.
 # medley::torch_python: the same, and the conversions between torch::Tensor and Python.
 #
-# TorchConfig.cmake is not used: for a CUDA wheel it demands a CUDA toolkit, which Medley does not need.
+# TorchConfig.cmake is not used: for a CUDA wheel it requires a CUDA toolkit, unlike Medley.
 #
-# An isolated build of pip hides the packages of the environment by PYTHONPATH alone; -I looks past that, so that
-# a wheel is built against the PyTorch beside which it will be installed.
+# An isolated build of pip hides the environment's packages by PYTHONPATH alone. -I ignores that, so
+# a wheel is built against the PyTorch of the environment.
 foreach(isolation "" -I)
   execute_process(
     COMMAND ${MEDLEY_PYTHON} ${isolation} -c "import torch, pathlib; print(pathlib.Path(torch.__file__).parent)"
@@ -25,10 +25,10 @@ target_include_directories(medley_libtorch SYSTEM INTERFACE
 target_link_libraries(medley_libtorch INTERFACE
   ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so
   Threads::Threads)
-# The wheel brings the headers of its own fmt, which differ from the library of the system.
+# The wheel has headers of its own fmt, which differ from the system's library.
 target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED FMT_HEADER_ONLY)
 target_compile_options(medley_libtorch INTERFACE -Wno-conversion)
-# The wheel finds its own neighbours (CUDA libraries included) when it is loaded.
+# The wheel finds its own dependencies (including CUDA libraries) when it is loaded.
 target_link_options(medley_libtorch INTERFACE -Wl,--allow-shlib-undefined
                     -Wl,-rpath-link,${torch_folder}/lib)
 
