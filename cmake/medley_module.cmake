@@ -3,9 +3,9 @@
 #               [TEST_LIBS <target>...])
 #
 # Adds a folder as one static library with every *.cpp, except *_test.cpp, which form the test
-# program <name>_test, and main.cpp, which gives the executable PROGRAM. FOR_TESTS: not linked into shipped targets, and built on demand only.
-# COLD: its speed does not matter; -O1 compiles in three quarters of the time.
-# TORCH: it includes and links PyTorch, and is built with MEDLEY_TORCH only.
+# program <name>_test, and main.cpp, which gives the executable PROGRAM. FOR_TESTS: not linked into
+# shipped targets, and built on demand only. COLD: its speed does not matter; -O1 compiles in three
+# quarters of the time. TORCH: it includes and links PyTorch, and is built with MEDLEY_TORCH only.
 # DEPS, HEADERS: the modules that it may include (checked by scripts/check_layers.py), those of
 # HEADERS without linking them. Tests may include TEST_DEPS too. LIBS: private to module and test.
 function(medley_module name)
