@@ -83,7 +83,7 @@ class Refinement {
     for (size_t i = 1; i < steps_.size(); ++i) result_.factors.push_back(steps_[i - 1] / steps_[i]);
   }
 
-  // One factor of a layout may be several here. An interval then is several boxes.
+  // Adds a box of a layout, of which a factor may be several here, and an interval several boxes.
   void add(size_t layout, size_t box, const std::vector<MergedFactor>& merged) {
     std::vector<Box> pieces{{}};
     size_t step = 0;

@@ -6,7 +6,7 @@
 //
 //   a weight of 12 rows, halves on a0 and a1, thirds on b0, b1 and b2
 //
-//   cell               rows     first round: pieces to the summer   second: sums to the takers
+//   cell               rows     first round: pieces to be summed      second: sums to the takers
 //   0   a0 b0          0 - 4    a0 -> b0 half, b0 -> a0 half         b0 -> a0, a0 -> b0
 //   1   a0 b1          4 - 6    ...
 //

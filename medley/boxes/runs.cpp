@@ -5,7 +5,7 @@
 namespace medley {
 namespace {
 
-// `strides`: per factor, outermost first.
+// Returns loops over a box. `strides`: per factor, outermost first.
 Runs loops_over(const Box& box, const std::vector<int64_t>& strides, int64_t start, int64_t bytes) {
   Runs runs{start * bytes, bytes, {}, {}};
   for (size_t f = box.size(); f-- > 0;) {

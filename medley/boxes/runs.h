@@ -28,9 +28,9 @@ struct Runs {
 // inside.
 Runs runs_of(const FactorSizes& factors, const Box& box, int64_t bytes = 1);
 
-// Like runs_of(), within a shard: a tensor with exactly the elements of another box. The factors of
-// the two may differ. Requires: a cell of a layout that has the shard, so that it is inside and cut
-// at the shard's cuts.
+// Returns the runs of a box in a shard: a tensor with exactly the elements of another box. The
+// factors of the two may differ. Requires: a cell of a layout that has the shard, so that it is
+// inside and cut at the shard's cuts.
 Runs runs_in(const FactorSizes& shard_factors,
              const Box& shard,
              const FactorSizes& factors,
