@@ -141,7 +141,7 @@ class FileReader {
     for (const TensorReads::Part& part : reads.parts) copy(part, bytes, block);
   }
 
-  // A part's runs ascend, so those in the block are consecutive.
+  // Copies a block's part of the runs, which are consecutive because a part's runs ascend.
   static void copy(const TensorReads::Part& part,
                    const std::string& bytes,
                    const IndexInterval& block) {
