@@ -24,7 +24,7 @@ struct Surroundings {
   const Additions* additions = nullptr;  // to the verbs (additions.h); null: none
 };
 
-// `arguments` excludes the program name. Throws nothing.
+// Runs a command and returns its exit code. `arguments`: without the program name. Throws nothing.
 int run_cli(const std::vector<std::string>& arguments, const Surroundings& surroundings);
 
 // Returns names and one line of help of all verbs, in the order of --help.

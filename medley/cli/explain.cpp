@@ -178,7 +178,8 @@ std::string kind_text(CommunicationKind kind) {
   return text;
 }
 
-// `bytes`: the first device's input for the first micro-batch, or its receive from another stage.
+// Returns a stage's communications. `bytes`: the first device's input for the first micro-batch, or
+// its receive from another stage.
 Json communications_json(const LoweredStage& stage) {
   Json rows = Json::array();
   for (const Communication& communication : stage.communications) {
@@ -267,7 +268,7 @@ std::string cell_text(const std::string& key, const Json& value) {
   return value.dump();
 }
 
-// The header is the keys of the first row without their units.
+// Returns rows as a table with the keys of the first row, without their units, as header.
 std::string table_text(const Json& rows) {
   std::vector<std::string> header;
   for (const auto& [key, value] : rows.at(0).items()) {

@@ -11,7 +11,7 @@
 
 namespace medley {
 
-// `ops`: of a plan or of its expansion. `stored`: placements of parameters.
+// Returns the page. `ops`: of a plan or of its expansion. `stored`: placements of parameters.
 nlohmann::ordered_json groups_json(const Plan& plan,
                                    const std::vector<Said>& ops,
                                    const std::vector<Said>& stored);

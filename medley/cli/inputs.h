@@ -30,7 +30,7 @@ Graph read_graph(Files& files, const std::string& path);
 Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue);
 Plan read_plan(Files& files, const std::string& path);
 Plan plan_of(const std::string& text, const std::string& path);  // from text
-// Analytic if `profile` is "".
+// Returns analytic costs if `profile` is "".
 CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster);
 
 // Runs verify(plan, graph, cluster) including cross-sample dependence. Errors name the file.

@@ -22,7 +22,7 @@ std::string check_measured(const std::string& path,
                            const LayerTable& table,
                            const Cluster& cluster,
                            const std::vector<std::pair<std::string, LayerPlan>>& plans);
-// `layers` and `cluster` add times and memory. Requires: both or neither are "".
+// Prints a plan. `layers` and `cluster` add times and memory. Requires: both or neither are "".
 void explain_measured(const std::string& plan,
                       const std::string& layers,
                       const std::string& cluster,

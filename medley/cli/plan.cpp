@@ -27,7 +27,7 @@ struct PlanArguments {
   std::string within, time;
   int64_t survive = 0;
   std::string loss_over = "batch";
-  // from additions, in their order
+  // Searches of additions, in their order.
   std::vector<std::function<std::optional<PlanSearch>()>> searches;
 };
 

@@ -30,7 +30,7 @@ struct ScheduleRow {
   std::vector<int64_t> lacking;  // [stage] largest lack of its devices
 };
 
-// `plan`: with that schedule.
+// Simulates `plan`, which has that schedule.
 ScheduleRow simulate_with(const GraphAnalysis& analysis,
                           const Plan& plan,
                           const CostModel& costs,

@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-// `stages`: per pipeline.
+// Returns names for `stages` stages per pipeline.
 std::vector<std::string> names(const std::vector<size_t>& stages) {
   std::vector<std::string> result;
   for (size_t p = 0; p < stages.size(); ++p)

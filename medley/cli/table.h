@@ -9,7 +9,7 @@ namespace medley {
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
-  // A row may be shorter than the header.
+  // Adds a row, possibly shorter than the header.
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
   std::string text() const;
