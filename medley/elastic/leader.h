@@ -36,7 +36,7 @@ struct LeaderOptions {
 struct Agreement {
   int epoch = 0;
   std::vector<std::string> members;  // in the order of the first generation
-  // the generation whose plan describes a member's state; -1: no state
+  // The generation whose plan describes a member's state; -1: no state.
   std::map<std::string, int> states;
   Decision decision;
   // The copies that each member keeps: (generation of their plan, completed steps).
@@ -62,21 +62,21 @@ struct Order {
 
 class Leader {
  public:
-  // Generation 0 has begun, with all devices and no state.
+  // Begins with generation 0, all devices and no state.
   explicit Leader(std::vector<std::string> devices, LeaderOptions options = {});
 
-  // The process of a device has ended.
+  // Reports that the process of a device has ended.
   void lost(const std::string& device, const std::string& cause, Nanoseconds now);
-  // A member that this generation's plan does not use has ended as expected.
+  // Reports that a member which this generation's plan does not use has ended as expected.
   void left(const std::string& device);
-  // Members have reported a failure. `suspect`: the silent device, or "".
+  // Reports a failure that members have found. `suspect`: the silent device, or "".
   void failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds now);
-  // A device has sent a heartbeat.
+  // Reports a heartbeat of a device.
   void lives(const std::string& device, Nanoseconds now);
-  // `state`: the generation whose plan describes the device's state; -1: none.
+  // Adds a survivor's report. `state`: the generation whose plan describes its state; -1: none.
   void reported(int epoch, const StepLeft& left, int state, Nanoseconds now);
   void built(int epoch, const std::string& device, Nanoseconds now);
-  // The process of a lost device, or a replacement, has been started; is ready.
+  // Report that the process of a lost device, or a replacement, has been started; is ready.
   void expect(const std::string& device, Nanoseconds now);
   void arrived(const std::string& device, Nanoseconds now);
 

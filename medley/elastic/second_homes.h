@@ -39,7 +39,7 @@ struct Neighbourhood {
   // [tier][device of the cluster]: devices of one number fail together; the widest tier first. If
   // there is no room outside of a wide domain, a narrower one is used.
   std::vector<std::vector<int>> domains;
-  std::vector<int64_t> room;  // [device] bytes; below 0: less than a copy of its own state
+  std::vector<int64_t> room;  // [device] bytes; below 0: none for its own copy
   ByteTime byte_time = [](int, int) { return 1.0; };
 };
 

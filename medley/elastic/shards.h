@@ -29,7 +29,7 @@ std::vector<Laid> laid_out(const HeldValue& value,
                            const Program& program,
                            const std::vector<int>* counts = nullptr);
 std::vector<Layout> layouts_of(const std::vector<Laid>& laid);
-// `first`: the index of the first of them among the layouts of the cell.
+// Returns a cell's shards. `first`: the index of the first layout of `laid` among the cell's.
 std::vector<Shard> shards_of(const std::vector<Laid>& laid, const Cell& cell, size_t first = 0);
 // Returns the position of a cell in a shard, in bytes.
 Runs runs_in(const Shard& shard, const Cells& cells, const Cell& cell, int64_t bytes_per_element);
