@@ -107,7 +107,7 @@ Buffer EmulatedExecutor::read(const LoweredStage& stage, Frames frames, ValueId 
   return inner_.read(stage, inner_frames(frames), value);
 }
 
-// The moves in a call follow from its steps.
+// Updates the memory of values written outside of calls; the steps of a call imply its own changes.
 void EmulatedExecutor::write(const LoweredStage& stage,
                              Frames frames,
                              ValueId value,

@@ -38,9 +38,9 @@ struct LedgerOptions {
 
 class Ledger {
  public:
-  // For threads of this process and its forked processes. `topology` outlives it.
+  // Creates a ledger for this process's threads and forked processes. `topology` outlives it.
   static std::unique_ptr<Ledger> create(const Topology& topology, LedgerOptions options = {});
-  // For processes that open the file, which this ledger removes at its end. Throws
+  // Creates a ledger for processes that open the file, which it removes at its end. Throws
   // Error(kEnvironment) naming the path.
   static std::unique_ptr<Ledger> create(const Topology& topology,
                                         const std::filesystem::path& path,
@@ -50,10 +50,10 @@ class Ledger {
                                       const std::filesystem::path& path,
                                       LedgerOptions options = {});
 
-  // A device takes part from its clock's zero on. Emulated time starts after all have joined. The
-  // process of the caller is watched.
+  // Adds a device from its clock's zero on. Emulated time starts after all have joined. The process
+  // of the caller is watched.
   void join(int device);
-  // The device posts no more. Others may still receive its posts.
+  // Ends a device's posts. Others may still receive earlier ones.
   void leave(int device);
 
   // Moves the compute clock, before the op runs. Requires: duration >= 0.

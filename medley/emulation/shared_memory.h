@@ -16,10 +16,10 @@ namespace medley {
 // A mapped region, initially zero.
 class SharedMemory {
  public:
-  // For this process and its forked processes.
+  // Returns memory for this process and its forked processes.
   static SharedMemory anonymous(size_t bytes);
-  // A new file, removed by the destructor. Throws Error(kEnvironment) naming the path, for example
-  // if it exists.
+  // Creates a file, removed by the destructor. Throws Error(kEnvironment) naming the path, for
+  // example if it exists.
   static SharedMemory create(const std::filesystem::path& path, size_t bytes);
   // Throws Error(kEnvironment) naming the path.
   static SharedMemory open(const std::filesystem::path& path);
