@@ -36,13 +36,13 @@ bool is_half(const Tensor& q) {
   return q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
 }
 
-// The fused kernels align the causal mask with the first key, and accept it only without a bias.
-// This merges both into one bias.
+// Returns whether scores need an explicit bias. The fused kernels align the causal mask with the
+// first key, and accept it only without a bias, so both become one bias.
 bool has_bias(const Tensor& q, const Tensor& k, const OptionalTensor& bias, bool causal) {
   return bias || (causal && q.size(2) != k.size(2));
 }
 
-// On a GPU returns PyTorch's choice for these sizes: flash needs compute capability 8.0.
+// Returns the kernel, on a GPU PyTorch's choice. Flash needs compute capability 8.0.
 Kernel choose(const Tensor& q,
               const Tensor& k,
               const Tensor& v,

@@ -52,7 +52,7 @@ at::Tensor combine_one(const CommunicationTraits& traits,
   return traits.sums ? reduce_in_order(parts, reduce) : at::cat(parts);
 }
 
-// The senders are first in the group.
+// Passes inputs to the receivers. The senders are first in the group.
 std::vector<Tensors> hand_over(const std::vector<Tensors>& inputs,
                                const std::vector<Executor::Lengths>& lengths) {
   std::vector<Tensors> outputs(inputs.size());

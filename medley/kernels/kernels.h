@@ -31,8 +31,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   bool causal,
                                                                   double scale);
 
-// Like both above, with scores in memory: for cases without a fused kernel, such as a GPU with a
-// bias, f32, or values of another width than keys.
+// Like both above, with scores in memory. Used without a fused kernel: on a GPU with a bias, in
+// f32, or with values of another width than keys.
 std::tuple<at::Tensor, at::Tensor> attention_written_out(const at::Tensor& q,
                                                          const at::Tensor& k,
                                                          const at::Tensor& v,

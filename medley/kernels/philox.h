@@ -16,14 +16,14 @@ struct PhiloxKey {
   uint32_t step_low, step_high;
 };
 
-// rng: i64 [2], the seed and the step; key (low(seed) ^ site, high(seed)).
+// Returns the key (low(seed) ^ site, high(seed)). `rng`: i64 [2], the seed and the step.
 PhiloxKey philox_key(const at::Tensor& rng, int64_t site);
 
 // Returns the four words of counter (low(block), high(block), low(step), high(step)).
 std::array<uint32_t, 4> philox(const PhiloxKey& key, uint64_t block);
 
-// Likewise by tensor arithmetic on 64-bit integers, for devices without our own kernel. Requires:
-// `rng` and `block` are on one device.
+// Returns words by tensor arithmetic on 64-bit integers, for devices without our own kernel.
+// Requires: `rng` and `block` are on one device.
 std::array<at::Tensor, 4> philox(const at::Tensor& rng, int64_t site, const at::Tensor& block);
 
 }  // namespace medley

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// Likewise for devices without our own kernel.
+// Dequantises by ATen ops, for devices without our own kernel.
 Tensor by_ops(const Tensor& packed, const Tensor& absmax, const Tensor& code) {
   const Tensor halves = at::stack(
       {packed.bitwise_right_shift(at::Scalar(4)), packed.bitwise_and(at::Scalar(15))}, -1);

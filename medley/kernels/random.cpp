@@ -39,7 +39,7 @@ double normal(const std::array<uint32_t, 4>& words) {
   return radius * std::cos(2.0 * std::numbers::pi * unit(words[2], words[3]));
 }
 
-// make: converts four words to an element.
+// Draws all elements. `make`: converts four words to an element.
 template <typename T, typename Make>
 void draw(T* y, const Runs& runs, const PhiloxKey& key, const Make& make) {
   constexpr int64_t kGrain = 4096;
@@ -51,7 +51,7 @@ void draw(T* y, const Runs& runs, const PhiloxKey& key, const Make& make) {
   });
 }
 
-// Likewise for devices without our own kernel.
+// Returns uniform values by ATen ops, for devices without our own kernel.
 Tensor unit(const Tensor& low, const Tensor& high) {
   const Tensor bits = high.bitwise_left_shift(at::Scalar(int64_t{21})) +
                       low.bitwise_right_shift(at::Scalar(int64_t{11}));

@@ -74,8 +74,8 @@ class Remainders {
 
 using Lists = std::array<std::vector<at::Tensor>, kNumFields>;
 
-// The kernel decides whether weight decay is decoupled. Numbers: beta1, beta2, epsilon, weight
-// decay.
+// Updates by a fused kernel, with decoupled weight decay or not. Numbers: beta1, beta2, epsilon,
+// weight decay.
 template <typename Kernel>
 void fused(std::vector<Updated>& parameters, const UpdateNow& now) {
   // A fused call takes tensors of one type only.
