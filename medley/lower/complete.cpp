@@ -235,7 +235,7 @@ class Completer {
     if (op.name == "medley.accumulate.default") announce_gradient(id);
   }
 
-  // Recomputed ops repeat the decision.
+  // Returns the choices of an op. Recomputed ops repeat the decision.
   std::vector<Choice> decide(OpId id, const std::optional<Planned>& planned) const {
     const OpId original = originals_[at(id)];
     if (original != kNone) return result_.choices[at(original)];

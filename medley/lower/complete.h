@@ -24,7 +24,7 @@ struct Assignment {
   std::vector<std::vector<Choice>> choices;  // [op][axis]
   std::vector<State> states;                 // [value] after its producer; for inputs, as stored
   std::vector<State> stored;  // parallel to graph.outputs: the placement in which an output is kept
-  // ops whose composite label is to be cut; unless empty, the rest is not filled in
+  // Ops whose composite label is to be cut; unless empty, the rest is not filled in.
   std::vector<OpId> to_expand;
 };
 

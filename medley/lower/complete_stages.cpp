@@ -59,7 +59,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   return result;
 }
 
-// Recomputed values have their original factors.
+// Returns factors; recomputed values have their original ones.
 Factors factorize(const Prepared& prepared, const KnownFactors& known) {
   const std::vector<OpId> of = originals(prepared);
   std::vector<std::pair<ValueId, ValueId>> alike;

@@ -35,7 +35,7 @@ struct Completed {
   std::shared_ptr<const Prepared> prepared;
   std::shared_ptr<const Factors> factors;
   Assignment assignment;
-  // composites, by round; ids are those before the round
+  // Composites by round, with the ids before the round.
   std::vector<std::vector<OpId>> expanded{};
 };
 

@@ -250,7 +250,7 @@ int connect_pipeline(Stages stages,
   return number;
 }
 
-// Every pipeline adds once to a loss's normaliser, whichever of its stages read it.
+// Connects the sums of normalisers. Every pipeline adds once, whichever of its stages read it.
 void connect_weights(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
   std::map<std::string, std::vector<int>> devices;
   std::set<std::pair<int, std::string>> counted;  // by pipeline

@@ -67,7 +67,7 @@ void check_one_pipeline(const Plan& plan, const Graph& graph) {
       fmt::format("plan: pipelines: found {}, expected 1, since {}", plan.pipelines.size(), why));
 }
 
-// Micro-batches cannot see values that a stage receives once a step.
+// Refuses a read buffer that another stage changes, as micro-batches cannot see such values.
 void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
                                 const std::vector<Connections>& connections) {
   for (size_t s = 0; s < stages.size(); ++s) {

@@ -27,7 +27,7 @@ class LocalGraph {
   // Requires: `decided` outlives this.
   explicit LocalGraph(const DecidedStage& decided);
 
-  // Sets the place for the next ops.
+  // Sets the phase of the next ops.
   void enter(Phase phase, bool last_only);
   Phase phase() const { return phase_; }
 

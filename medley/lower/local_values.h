@@ -24,9 +24,9 @@ class LocalValues {
   ValueId add_input(const Input& input, const State& state);
   // Registers a value of the whole graph, after its op or as an input.
   void define(ValueId value, const State& state, ValueId local);
-  // Likewise, and forgets all other placements of it.
+  // Registers a value as define() does, and forgets all other placements of it.
   void redefine(ValueId value, const State& state, ValueId local);
-  // Likewise, and makes this its own placement.
+  // Registers a value as define() does, and makes this its own placement.
   void arrive(ValueId value, const State& state, ValueId local);
   // Announces a value that neither an op nor an input defines.
   void expect(ValueId value) { received_.insert(value); }
@@ -41,7 +41,7 @@ class LocalValues {
   // Starts the conversion of a gradient, which in_state() then completes. Gathers all-reduces into
   // buckets.
   void start(ValueId value, const State& state);
-  // With different compute types: replaces the value by that of the first device that computes all
+  // Replaces the value, with different compute types, by that of the first device that computes all
   // of it, so that stored and reported values are equal.
   void agree(ValueId value);
 
@@ -77,7 +77,7 @@ class LocalValues {
   std::set<ValueId> received_;
   std::set<ValueId> saved_;
   std::map<ValueId, std::function<void()>> unfinished_;
-  // sums from a relay, if their placement differs from the value's
+  // Sums from a relay, if their placement differs from the value's.
   std::map<ValueId, State> arrived_;
 };
 

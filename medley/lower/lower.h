@@ -36,7 +36,7 @@ Program lower(PreparedStages& prepared,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options = {});
-// `completed`: all stages of the plan.
+// Lowers decided stages. `completed`: all stages of the plan.
 Program lower(const GraphAnalysis& analysis,
               std::vector<Completed> completed,
               const Plan& plan,

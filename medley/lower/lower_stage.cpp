@@ -174,7 +174,7 @@ class Lowering {
     local_.stage.inputs.push_back(placement(local_, local, input.value, state(input.value)));
   }
 
-  // Every device has the rows of the whole batch in a buffer.
+  // Adds a batch input whose rows are in a buffer on every device.
   void add_carried_input(const Input& input, const std::string& name, TensorType type) {
     type.dtype = type_of(graph_, input.value).dtype;
     local_.enter(Phase::kForward, false);
@@ -280,7 +280,7 @@ class Lowering {
     return for_all && alone ? local_.stage.devices : connections_.norm_devices;
   }
 
-  // A stage without a backward phase only receives.
+  // Begins the update phase. A stage without a backward phase only receives.
   void begin_update() {
     local_.enter(Phase::kUpdate, false);
     sync_.flush();
@@ -304,7 +304,7 @@ class Lowering {
         }
   }
 
-  // After the last micro-batch, replaces normalisers by those of the whole step and starts the
+  // Replaces normalisers by those of the whole step after the last micro-batch, and starts the
   // gradients' conversion for the update.
   void synchronise(const Op& op) {
     local_.enter(op.phase, true);
@@ -337,7 +337,7 @@ class Lowering {
     sync_.flush();
   }
 
-  // The backward phase of a micro-batch reads buffers from before the next one.
+  // Saves buffers for the backward phase of a micro-batch, before the next one changes them.
   void save_changing_buffers() {
     local_.enter(Phase::kForward, false);
     for (const Output& output : graph_.outputs)

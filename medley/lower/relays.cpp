@@ -193,7 +193,7 @@ class Relays {
     }
   }
 
-  // If a stage gives and takes in the same layout, that is one holder.
+  // Adds holders: one if the stage gives and takes in the same layout, else two.
   void add_ends(const std::string& parameter,
                 const Holder& holder,
                 int first_member,
@@ -212,7 +212,7 @@ class Relays {
     if (holder.takes) add(*holder.takes, false, true);
   }
 
-  // Repeated layers have equal layouts.
+  // Returns a relay's tensor, shared by repeated layers, whose layouts are equal.
   std::shared_ptr<const RelayTensor> tensor(std::vector<RelayHolder> holders) {
     for (const auto& [others, cells] : known_)
       if (std::ranges::equal(others, holders, are_alike)) return cells;
