@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kGranule = 8;  // fits all dtypes
 
-// Returns a pair of devices for every network and the pools that it connects best.
+// Returns a pair of devices for every network and pair of pools that uses it.
 std::vector<std::vector<int>> groups(const Topology& topology) {
   const Cluster& cluster = topology.cluster();
   const int n = topology.num_devices();

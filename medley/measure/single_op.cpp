@@ -80,7 +80,7 @@ class Shard {
  private:
   Size size_of(int label) const { return instance_.labels.at(at(label)).size; }
 
-  // Only the first occurrence of a label in a tensor is cut.
+  // Returns a local type, with only the first occurrence of a label in a tensor cut.
   TensorType local_type(ValueId value, const std::vector<std::vector<int>>& dims) const {
     if (value == kNone) return {};
     TensorType type = type_of(single_, value);

@@ -10,7 +10,7 @@
 
 namespace medley {
 
-// `symbols`: the values of the graph's symbols.
+// Returns the graph of an op. `symbols`: the values of the graph's symbols.
 Graph single_op(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 
 // Returns a device's part of a single op that is divided into `pieces` along a label of its rule.
