@@ -62,7 +62,7 @@ class Expansion {
   const Op& op_;
 };
 
-// Half precision is computed in f32, as in the kernels.
+// Returns f32 for half precision, as in the kernels.
 DType compute_dtype(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
 
 // exp(x - max) / sum(exp(x - max)); its logarithm: x - max - log(sum(exp(x - max)))
@@ -130,7 +130,7 @@ class BatchNorm {
     return out.add("aten.add.Tensor", {ValueArgument{x}, std::move(y), Size(1)}, out.type(x));
   }
   ValueId plus(ValueId x, ValueId y) { return plus(x, ValueArgument{y}); }
-  // [c] -> [1, c, 1, 1] and back, in the compute dtype or another.
+  // Return [1, c, 1, 1] for [c] and vice versa, in the compute dtype or another.
   ValueId wide(ValueId x) { return view(out.cast(x, inside), per_channel_); }
   ValueId flat(ValueId x, DType dtype) { return out.cast(view(x, {channels}), dtype); }
   // Returns N / (N - 1), with N the elements of a channel over all devices.

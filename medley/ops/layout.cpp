@@ -75,7 +75,7 @@ std::optional<Instance> view(const Graph& graph, const Op& op) {
   return builder.finish(kLinear);
 }
 
-// order[i] is the dim of the operand that becomes dim i of the result.
+// Permutes dims: order[i] is the dim of the operand that becomes dim i of the result.
 std::optional<Instance> permuted(InstanceBuilder& builder, const std::vector<size_t>& order) {
   if (order.size() != builder.result().size()) return std::nullopt;
   for (size_t i = 0; i < order.size(); ++i) builder.map(0, order[i], 0, i);
@@ -125,13 +125,13 @@ std::optional<Instance> drop_ones(const Graph& graph, const Op& op) {
   return builder.finish(kLinear);
 }
 
-// The shape says which dims are meant: a shard's dim may have size 1 unlike the whole's.
+// Replaces squeeze by a view of the local shape: a shard's dim may have size 1 unlike the whole's.
 void squeeze_local(Op& local, const LocalForm& form) {
   local.name = "aten.view.default";
   local.arguments = {local.arguments.at(0), form.results.at(0).shape};
 }
 
-// New dims, and those that grow from 1, are labels of the result alone.
+// Makes new dims, and those that grow from 1, labels of the result alone.
 std::optional<Instance> expand(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto& from = builder.operand(0);

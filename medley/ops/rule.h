@@ -25,9 +25,9 @@ struct Label {
   std::string name;  // as in the rule's line; broadcast and view labels are "d0", "d1", ...
   Size size;
   bool locked = false;  // may not be split
-  // indices into a range: the local op takes its offset; splits only at the leading factor
+  // Indices into a range: the local op takes its offset; splits only at the leading factor.
   bool select = false;
-  // also `locked`, until expand() replaces the op: softmax over a split vocabulary
+  // Also `locked`, until expand() replaces the op: softmax over a split vocabulary.
   bool composite = false;
 };
 

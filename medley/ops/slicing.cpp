@@ -12,8 +12,8 @@ namespace {
 
 const std::vector<std::vector<int>> kLinearInFirst = {{0}};
 
-// Equal dims are one label in all operands of full rank and the result. Any other dim, and
-// `locked`, is locked in each of them.
+// Makes equal dims one label in all operands of full rank and the result. Locks any other dim, and
+// `locked`, in each of them.
 std::optional<Instance> map_equal_dims(const Graph& graph,
                                        const Op& op,
                                        std::vector<std::vector<int>> linear,
@@ -33,7 +33,7 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
   return builder.finish(std::move(linear));
 }
 
-// The argument with number `argument` is the dim that is sliced.
+// Maps equal dims. Locks the dim that argument number `argument` names if the slice has an end.
 std::optional<Instance> slice_along(const Graph& graph, const Op& op, size_t argument) {
   // A slice with a fixed end that takes all elements takes only a part of shorter batches.
   const auto d = dim(op, argument, type_of(graph, op.results[0]).shape.size());
