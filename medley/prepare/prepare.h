@@ -36,7 +36,9 @@ struct OpRole {
 
 struct Prepared {
   Graph graph;
-  // [op] stable name; added ops: update/, accumulate/, copy/ and prologue/
+  // [op] stable name in the given graph. Added ops: "update/<parameter>", "accumulate/<output>",
+  // "copy/<buffer>" of a parameter or batch that a buffer takes, and "prologue/<name>" of an op
+  // that a later phase repeats.
   std::vector<std::string> names;
   std::vector<OpRole> roles;  // [op]
   ValueId gradient_norm = kNone;
