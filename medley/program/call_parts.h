@@ -5,8 +5,8 @@
 //
 // A backward function has two parts: values for other stages, then the stage's weight gradients.
 //
-//   original     dx3 dw3 dx2 dw2 dx1 send dw1      dx: gradient of a layer's input, dw: of its
-//   weights send first   dx3 dx2 dx1 send | dw3 dw2 dw1
+//   original     dx3 dw3 dx2 dw2 dx1 send dw1      dx: gradient of a layer's input,
+//   send first   dx3 dx2 dx1 send | dw3 dw2 dw1    dw: of its weights
 //
 // Interleaved calls are cut before the waits for values of a micro-batch. Their parts alternate.
 //

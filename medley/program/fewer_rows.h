@@ -8,8 +8,9 @@
 
 namespace medley {
 
-// No device has more rows than planned in any micro-batch. Requires: 0 < rows <= those planned.
-// Throws Error(kCaller) if micro-batches are batches and one of them would have no row.
+// Returns the program, in which no device has more rows than planned in any micro-batch. Requires:
+// 0 < rows <= those planned. Throws Error(kCaller) if micro-batches are batches and one of them
+// would have no row.
 Program with_rows(const Program& planned, int64_t rows);
 
 }  // namespace medley

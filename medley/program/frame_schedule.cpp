@@ -46,7 +46,7 @@ FrameSchedule schedule_frames(const LoweredStage& stage) {
   FrameSchedule schedule;
   std::set<int> free;
   std::map<int, Held> held;
-  // by function sequence, mostly equal
+  // Leftovers by function sequence, mostly equal.
   std::map<std::vector<FunctionKind>, std::vector<ValueId>> left;
   for (size_t i = 0; i < stage.calls.size(); ++i) {
     const int who = owner(stage.calls[i]);

@@ -15,7 +15,7 @@ namespace medley {
 
 // One awaited transfer of a step.
 struct Receipt {
-  size_t call = 0;  // that awaits it
+  size_t call = 0;  // the awaiting one
   size_t step = 0;  // in the call
   int communication = 0;
 };

@@ -122,7 +122,7 @@ struct Call {
   int first = 0;        // step of the function
   int end = kToTheEnd;  // after its last step
   static constexpr int kToTheEnd = -1;
-  bool begins() const { return first == 0; }  // the function
+  bool begins() const { return first == 0; }  // a function
   bool ends() const { return end == kToTheEnd; }
   bool operator==(const Call&) const = default;
 };

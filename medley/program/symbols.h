@@ -39,7 +39,7 @@ class SymbolTable {
 
   static Size rows() { return Size::of(0); }   // in the micro-batch
   static Size batch() { return Size::of(1); }  // global batch
-  // first row of the micro-batch in the global batch
+  // Returns the micro-batch's first row in the global batch.
   static Size first_row() { return Size::of(2); }
   static Size me(int axis) { return Size::of(kMe + axis); }  // this device's index on an axis
 

@@ -111,7 +111,7 @@ class Progress {
     if (actor.sums.size() == 1) wait_for(actor.sums.front());
   }
 
-  // A sum completes when it is next in all its stages, which unblocks the next ones.
+  // Waits for a sum. It completes when it is next in all its stages, which unblocks the next ones.
   void wait_for(int group) {
     std::vector<int> complete;
     const auto wait = [&](int id) {
@@ -131,7 +131,7 @@ class Progress {
     }
   }
 
-  // A sender waits for the oldest of too many transfers.
+  // Sends, or waits for the oldest of too many transfers.
   bool send(const Communication& communication) {
     Lane& lane = lanes_[communication.lane];
     if (lane.sent - communication.depth >= lane.received) return false;

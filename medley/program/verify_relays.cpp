@@ -43,7 +43,7 @@ class RelayVerifier {
   }
 
  private:
-  // A replica of an earlier device gives no elements.
+  // Checks elements of a device; a replica of an earlier device gives none.
   template <typename Count>
   void expect_elements(size_t d,
                        const std::vector<ValueId>& values,
@@ -69,8 +69,8 @@ class RelayVerifier {
     }
   }
 
-  // For a gradient, every stage with an input gives all elements, each once. New values are given
-  // once by all stages together. A stage with elements gives some.
+  // Checks terms. Every stage with an input of a gradient gives all elements, each once. New values
+  // are given once by all stages together. A stage with elements gives some.
   void expect_terms(size_t i) const {
     const int number = relay_.relay->members[at(members_[0])].inputs[i];
     const RelayTensor& tensor = *relay_.relay->tensors[at(number)];

@@ -153,7 +153,7 @@ class Summarizer {
       refuse(who, fmt::format("makes value {}, which is there already or has been read", value));
     state = Known::kMade;
   }
-  // A value is freed by its last reader, or by the maker of an unread value.
+  // Checks that a value is freed by its last reader, or by the maker of an unread value.
   void free(ValueId value, const Values& own, const std::string& who) {
     Known& state = known(value, who);
     if (is_run(value)) refuse(who, fmt::format("frees value {}, which outlives steps", value));
@@ -263,7 +263,7 @@ class ValueVerifier {
                                      input.name));
   }
 
-  // The last variant does the same in the same order, plus operations for the whole step.
+  // Checks that the last variant does the same in order, plus operations for the whole step.
   void check_variants(FunctionKind each, FunctionKind last) const {
     const auto normal = summaries_.find(each), more = summaries_.find(last);
     if (normal == summaries_.end() || more == summaries_.end()) return;
