@@ -43,7 +43,7 @@ class Counts {
   AllocatedBytes now_;
 };
 
-// Never destroyed: tensors may outlive everything.
+// Returns the counts. They are never destroyed, because tensors may outlive everything.
 Counts& counts() {
   static auto* all = new Counts;
   return *all;

@@ -330,7 +330,7 @@ void Run::set_scalars(const std::vector<std::vector<double>>& scalars, int64_t s
     }
 }
 
-// All stages have the same value, or none.
+// Reads a reported value, which all stages have, or none.
 at::Tensor Run::read_reported(const std::function<ValueId(const LoweredStage&)>& value) {
   for (int i = 0; i < devices().size(); ++i) {
     const ValueId found = value(stage_of(i));

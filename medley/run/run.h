@@ -66,8 +66,8 @@ class Run {
   explicit Run(const RunInput& input);
   ~Run();
 
-  // An input's kind is "parameter", "buffer" or "state". Loading a parameter also sets its master
-  // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
+  // Loads a value; `kind` is "parameter", "buffer" or "state". Loading a parameter also sets its
+  // master copy. Throws Error(kCaller) for unknown names, other shapes and other types.
   void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
   // Resets the optimizer's state to that before the first step. Parameters are loaded afterwards.
   void clear_state();

@@ -25,7 +25,6 @@ namespace medley {
 // (held_bytes() of medley/checkpoint/deal.h). Afterwards as much memory stays for the copies of the
 // next one (kernels/spare_copies.h). Writing takes `spread`, or longer if needed. If all cores
 // compute, its time slows the steps; a larger `spread` slows each of them less.
-// there are more of them.
 class StateWriter {
  public:
   // `dealt`: of the run's program. File names begin with `prefix`. Requires: between steps; `files`

@@ -129,7 +129,7 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
                           also));
 }
 
-// `first`: the first row of this micro-batch in the given tensor.
+// Returns a micro-batch's rows. `first`: its first row in the given tensor.
 at::Tensor BatchSlicer::slice_own(const Placement& placement,
                                   const at::Tensor& given,
                                   size_t microbatch,
