@@ -62,7 +62,7 @@ std::optional<Failure> FailureDetector::look(const JointCalls& calls) {
   return std::nullopt;
 }
 
-// An unreadable failure ends the run as well: the first one will never be known.
+// Reads a failure. An unreadable one ends the run as well, since the first will never be known.
 Failure FailureDetector::read(const std::string& text) const {
   try {
     return parse_failure(text, key("failure"));
@@ -92,7 +92,7 @@ Failure FailureDetector::publish(const Failure& failure) {
   return first;
 }
 
-// A device that sees the heartbeat finds this one in the list.
+// Adds this device to the list of finished ones before its last heartbeat.
 void FailureDetector::finish(const JointCalls& calls) {
   store_.append(key(kFinished), fmt::format("{} {}\n", options_.device, to_text(calls.last())));
   store_.set(key_of(options_.device), kFinished);

@@ -38,9 +38,9 @@ class FailureDetector {
   // Requires: the store outlives this; all devices have passed the generation's handshake.
   FailureDetector(Store& store, FailureDetectorOptions options);
 
-  // To be called repeatedly; every `looks_per_heartbeat`th call is a heartbeat. Returns the first
-  // failure of the run. Reads at most 2 keys a heartbeat and one a call. If a device is silent, all
-  // heartbeats are read twice to name all silent devices. `calls`: this device's so far.
+  // Returns the first failure of the run. To be called repeatedly; every `looks_per_heartbeat`th
+  // call is a heartbeat. Reads at most 2 keys a heartbeat and one a call. If a device is silent,
+  // all heartbeats are read twice to name all silent devices. `calls`: this device's so far.
   std::optional<Failure> look(const JointCalls& calls = {});
   // Returns the run's first failure, possibly another device's. An external supervisor finds it
   // under the key "failure" of the job: {"device", "cause", ...}.

@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 
 std::string key(int epoch, int device) { return fmt::format("epoch/{}/hashes/{}", epoch, device); }
 
-// All devices share one deadline, so that time-outs do not add up.
+// Returns the time left until the common deadline, so that time-outs do not add up.
 milliseconds time_left(steady_clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return std::max(left, milliseconds(0));

@@ -86,7 +86,7 @@ class InProcessTransport::Participant final : public Pending {
   size_t me_;
 };
 
-// Outside the lock, so that other groups continue.
+// Combines outside the lock, so that other groups continue.
 void InProcessTransport::State::combine(PendingCollective& collective) {
   collective.start = clock.now();
   const Exchange& first = *collective.exchanges.front();

@@ -23,7 +23,7 @@ class InProcessTransport final : public Transport {
   InProcessTransport(Executor& combine, Clock& clock, std::chrono::milliseconds timeout);
   ~InProcessTransport() override;
 
-  // The device is exchange.group[exchange.me]: threads share this one transport.
+  // Posts for the device exchange.group[exchange.me]: threads share this one transport.
   std::unique_ptr<Pending> post(Exchange exchange) override;
   // Keeps the first cause.
   void abort(const std::string& cause) override;

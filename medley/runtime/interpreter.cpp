@@ -309,7 +309,7 @@ void Interpreter::end_call(const PreparedCall& call, Frames frames) {
     batch_[at(call.call.microbatch)].clear();
 }
 
-// Dying values leave their slots before the post, so that the transport may have the only
+// Posts after dying values have left their slots, so that the transport may have the only
 // reference.
 void Interpreter::post(const PreparedStep& step, Frames frames) {
   std::vector<Buffer> inputs;
@@ -345,14 +345,14 @@ void Interpreter::wait(const PreparedStep& step, Frames frames) {
   store(step, std::move(outputs), frames);
 }
 
-// After its commit, all devices have done all earlier steps.
+// Records the commit, after which all devices have done all earlier steps.
 void Interpreter::note_commit(const std::vector<Buffer>& outputs) {
   reached_ = Reached::kCommitted;
   committed_ = outputs;
   if (undo_.size() > 1) undo_.resize(1);
 }
 
-// Buffers are assigned in the forward phase. Values spread after the update may reach only some
+// Keeps old values. Buffers change in the forward phase, and spread values may reach only some
 // devices.
 void Interpreter::keep_for_undo() {
   std::vector<std::pair<ValueId, Buffer>> kept;

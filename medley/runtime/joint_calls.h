@@ -24,7 +24,7 @@ std::optional<JointCall> parse_joint_call(const std::string& text);
 
 class JointCalls {
  public:
-  // A nested call belongs to the outer one.
+  // Begins a call; a nested one belongs to the outer one.
   void begin(const std::string& name);
   void end();
 

@@ -46,7 +46,8 @@ class Pending {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // All devices of a group post the same exchanges (of a lane) in the same order. Never blocks.
+  // Starts an exchange and never blocks. Requires: all devices of a group post the same exchanges
+  // (of a lane) in the same order.
   virtual std::unique_ptr<Pending> post(Exchange exchange) = 0;
   // Ends every wait with an error, now and from now on.
   virtual void abort(const std::string& cause) = 0;

@@ -57,7 +57,7 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-// With an unreachable store, only this device learns of the failure.
+// Publishes a failure. With an unreachable store, only this device learns of it.
 void Watchdog::publish(const Failure& failure) {
   Failure first = failure;
   try {
@@ -79,7 +79,7 @@ Failure Watchdog::fail(const std::string& call,
   return *first_;
 }
 
-// An exchange also fails if the other end has finished and closed its connections.
+// Returns the cause. A finished peer also fails exchanges, by closing its connections.
 Failure Watchdog::cause_of(const Failure& failure) {
   std::unique_lock lock(mutex_);
   const JointCalls calls = calls_;
