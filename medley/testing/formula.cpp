@@ -13,7 +13,7 @@ struct Part {
   Nanoseconds head, own, tail;
 };
 
-// In order: stage 0, boundary 0, ..., last stage, its backward, ..., boundary 0, stage 0.
+// Returns in order: stage 0, boundary 0, ..., last stage, its backward, ..., boundary 0, stage 0.
 std::vector<Part> round_trip(const MicrobatchTimes& times) {
   const size_t last = times.stages.size() - 1;
   std::vector<Part> parts;

@@ -13,8 +13,9 @@ enum class PipelineFormula {
   kPaper,       // sum(t + 2c) + (B-1) max(t)       HARP, https://arxiv.org/abs/2509.24859
   kOverlapped,  // sum(t + 2c) + (B-1) max(t, c)    ours: also right if a link is the bottleneck
 };
-// 2c is a round trip: both directions and twice the latency. An estimate, not a bound: a slow first
-// stage continues while the last micro-batch is at the others. Requires: microbatches >= 1.
+// Estimates a step, with 2c a round trip: both directions and twice the latency. It is no bound: a
+// slow first stage continues while the last micro-batch is at the others. Requires: microbatches >=
+// 1.
 Nanoseconds estimate_pipeline(PipelineFormula formula,
                               const MicrobatchTimes& times,
                               int microbatches);

@@ -31,7 +31,7 @@ inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors =
 
 using Around = std::function<std::shared_ptr<Transport>(std::shared_ptr<Transport>)>;
 
-// Likewise, with a wrapper around the transport.
+// Returns the same parts with a wrapper around the transport.
 inline DeviceParts null_parts(const Around& around, std::chrono::milliseconds timeout) {
   DeviceParts parts = null_parts();
   parts.make_transport = [around, timeout](Executor& executor, Clock& clock) {

@@ -241,7 +241,7 @@ void AllGroups::judge(const std::vector<int>& left) {
   }
 }
 
-// The equations of pipeline.h, except W. Empty: it does not fit.
+// Returns a step by the equations of pipeline.h, except W, or nothing if it does not fit.
 std::optional<Nanoseconds> AllGroups::step_of(int count) {
   plan_.microbatches = count;
   Nanoseconds sum, period{1};
@@ -273,7 +273,7 @@ std::optional<Nanoseconds> AllGroups::step_of(int count) {
   return sum + period * (count - 1);
 }
 
-// W of pipeline.h: each stage sums, then updates, while those before it go backward.
+// Returns W of pipeline.h: each stage sums, then updates, while those before it go backward.
 int64_t AllGroups::after(size_t pipelines) const {
   int64_t after = 0, hidden = 0;
   for (size_t i = 0; i < plan_.stages.size(); ++i) {
@@ -288,7 +288,7 @@ int64_t AllGroups::after(size_t pipelines) const {
   return after;
 }
 
-// The equations of chain_search.h.
+// Checks the equations of chain_search.h.
 bool AllGroups::may_do(const Known& chain, int64_t count, int64_t step, bool alone) const {
   const std::vector<PipelineStage>& stages = chain.plan.stages;
   int64_t before = 0, longest = 0;

@@ -241,8 +241,8 @@ class RandomPlanner {
     return all;
   }
 
-  // The backward phase repeats views of parameters under their names, so choices must be legal for
-  // both.
+  // Draws choices that are legal for views of parameters and for their repetitions in the backward
+  // phase.
   void choose(const Prepared& prepared, const Factors& factors) {
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
