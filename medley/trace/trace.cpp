@@ -17,7 +17,7 @@ std::string quote(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-// The format's unit is the microsecond; three digits keep the nanoseconds.
+// Returns microseconds, the format's unit, with three digits for the nanoseconds.
 std::string microseconds(Nanoseconds t) {
   const int64_t size = t.value < 0 ? -t.value : t.value;
   return fmt::format("{}{}.{:03}", t.value < 0 ? "-" : "", size / 1000, size % 1000);
@@ -45,7 +45,7 @@ std::string_view stream_name(Stream stream) {
   return stream == Stream::kCompute ? "compute" : "communication";
 }
 
-// Even numbers are lanes of the compute stream, odd ones of the communication stream.
+// Returns even numbers for lanes of the compute stream, odd ones for the communication stream.
 size_t thread_id(Stream stream, size_t lane) { return 2 * lane + at(stream); }
 
 std::string metadata(const char* kind, int device, size_t thread, const std::string& name) {
