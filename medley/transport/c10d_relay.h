@@ -27,7 +27,7 @@ class C10dRelays {
   C10dRelays(const C10dRelays&) = delete;
   C10dRelays& operator=(const C10dRelays&) = delete;
 
-  // The thread does not run GPU tensors: their messages wait on the stream.
+  // Posts a relay. GPU tensors bypass the thread: their messages wait on the stream.
   std::unique_ptr<Pending> post(Exchange exchange, Waiting waiting);
 
  private:

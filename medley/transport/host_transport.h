@@ -26,7 +26,7 @@ struct HostCopier {
 // Returns a copier that overlaps with computing, in a stream of its own.
 HostCopier make_host_copier(const c10::Device& device);
 
-// `inner` is a transport for host tensors.
+// Returns a transport over `inner`, which is for host tensors.
 std::unique_ptr<Transport> make_host_transport(std::unique_ptr<Transport> inner, HostCopier copier);
 
 }  // namespace medley
