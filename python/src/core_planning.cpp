@@ -28,7 +28,7 @@ void check_signals(std::string_view, size_t, size_t) {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-// A plan without that candidate may be slower.
+// Warns that a plan without that candidate may be slower.
 void warn(const std::string& why) {
   const nb::gil_scoped_acquire held;
   const std::string text = "medley.plan left out a candidate that cannot be lowered: " + why;

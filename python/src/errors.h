@@ -17,7 +17,7 @@ inline nanobind::object to_python(std::string_view text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
-// For nb::register_exception_translator(): ValueError, OSError or RuntimeError, by blame.
+// Raises ValueError, OSError or RuntimeError, by blame, for nb::register_exception_translator().
 inline void translate(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);

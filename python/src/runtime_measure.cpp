@@ -68,7 +68,7 @@ class RealDevice {
     return timer;
   }
 
-  // Positive values, as moments and variances require.
+  // Returns positive values, as moments and variances require.
   medley::Buffer operand(const medley::TensorType& type, int64_t bound) const {
     std::vector<int64_t> shape;
     for (const medley::Size& size : type.shape) shape.push_back(size.coefficient);

@@ -126,7 +126,7 @@ void make_run(Run* self,
 // update would leave parameters of two steps.
 constexpr std::chrono::seconds kToFinish{3};
 
-// Python only notes Ctrl-C while the devices work, so this polls. A second one ends the step.
+// Runs a step and polls for Ctrl-C, which Python only notes meanwhile. A second one ends the step.
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
                             const std::vector<std::vector<double>>& scalars,
