@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kOps = 10000;
 
-// The argument is the number of ops between two communications (all-reduces of a group of one).
+// Times ops. The argument is their number between two communications (all-reduces of one device).
 void chain(benchmark::State& state) {
   const ExampleProgram example = chain_program(kOps, static_cast<int>(state.range(0)));
   SteadyClock clock;
