@@ -1,11 +1,11 @@
-// How far analytic times of ops are from those that others have measured on six kinds of GPU: the
-// rates of a kind are calibrated on the table of one model and judged on the tables of the others.
+// Compares analytic op times with published ones on six types of GPU. A type's rates are calibrated
+// on one model's table and judged on the tables of the others.
 //
 //   build/release/bin/op_costs [tests/data/published_op_times/times.csv]
 //
-// Ends with an error if the median error of a kind, calibrated on OPT-350, is above what is
-// required. Tables of the two larger models hold few times that the host decides, so that they say
-// little of launches; they are shown too.
+// Fails if the median error of a type, calibrated on OPT-350, exceeds the limit. The tables of the
+// two larger models are shown too. They have few times bound by the host, so they reveal little
+// about launches.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ namespace {
 constexpr double kRequired = 0.15;  // median error
 constexpr std::string_view kCalibratedOn = "OPT-350";
 
-// Any figures will do: all that the tables speak of are found anew.
+// The initial values are arbitrary: calibration replaces all that the tables determine.
 const DeviceKind kStart{"", {{DType::kF16, 1e16}}, {{DType::kF16, 1e14}}, 1e10, 1e12, 5e-6};
 
 std::vector<PublishedTime> of(const std::vector<PublishedTime>& all,

@@ -1,7 +1,7 @@
 #pragma once
 
-// Times that others have measured on six kinds of GPU (tests/data/published_op_times), and what the
-// measured blocks have to do, as ops of ours.
+// Published times on six types of GPU (tests/data/published_op_times), and the work of the measured
+// blocks as our own ops.
 
 #include <fmt/format.h>
 
@@ -33,11 +33,11 @@ inline const std::map<std::string, LayerSizes>& published_models() {
   return kModels;
 }
 
-// What a block of a layer does, kernel by kernel, in f16 with a byte per element of a dropout's
+// Returns a layer block's work, kernel by kernel, in f16 with a byte per element of a dropout's
 // mask. X is a [rows, hidden] activation, S the attention scores, F the activation within the MLP.
 //
-// - qkv: a product; q, k and v are made contiguous.
-// - score, context: one batched product; backward two.
+// - qkv: a matmul; q, k and v are made contiguous.
+// - score, context: one batched matmul; backward two.
 // - softmax: causal, reads half of S and writes S; backward reads two halves.
 // - dropout: reads and writes S, and its mask.
 // - gelu: with the bias; backward reads F twice and writes it, then sums for the bias.
@@ -45,7 +45,7 @@ inline const std::map<std::string, LayerSizes>& published_models() {
 // - layernorm: reads X twice; backward reads X and the gradient twice, then once more for the
 //   parameters, and adds the residual's gradient.
 //
-// A backward product is one product: gradients of weights are not in these times.
+// A backward matmul is one matmul: these times exclude gradients of weights.
 inline std::vector<OpWork> published_work(
     const std::string& block, bool backward, const LayerSizes& model, double batch, double degree) {
   constexpr double kSequence = 2048;

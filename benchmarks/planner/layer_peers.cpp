@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNever = INT64_MAX / 4;
 
-// What one stage of a chain may be: its times, and the kinds that are in it.
+// A possible stage of a chain: its times, and its device types.
 struct Choice {
   StageOption costs;
   std::vector<LayerMesh> meshes;
@@ -22,7 +22,7 @@ struct Choice {
 
 struct Setting {
   const TableCosts& costs;
-  int64_t rows;  // of a micro-batch
+  int64_t rows;  // micro-batch rows
   int microbatches;
   int replicas;
 };
@@ -33,7 +33,7 @@ int64_t room_of(const TableCosts& costs, const StageOption& stage, int pool) {
   return stage.saved.value > 0 ? left.value / stage.saved.value : kNever;
 }
 
-// Between two stages, over the nearest of their kinds.
+// Returns the boundary between two stages, over the nearest of their device types.
 BoundaryTimes boundary(const Setting& setting, const Choice& from, const Choice& to, int layer) {
   const Bytes bytes = setting.costs.cut(layer, setting.rows);
   BoundaryTimes best{{kNever}, {kNever}, {}};
@@ -51,8 +51,8 @@ BoundaryTimes boundary(const Setting& setting, const Choice& from, const Choice&
   return best;
 }
 
-// No schedule is faster: a stage works for all micro-batches, after the first has come down to it
-// and before the last goes up from it, and then stages update.
+// Returns a lower bound of any schedule: a stage works for all micro-batches, between the first
+// one's way down to it and the last one's way up, and then stages update.
 int64_t lower_bound(const std::vector<Choice>& chain, int microbatches) {
   int64_t bound = 0, on = 0, back = 0;
   for (const Choice& stage : chain) {
@@ -146,7 +146,7 @@ class EqualReplicas {
     fastest_.assign(static_cast<size_t>(setting.costs.layers()) + 1, 0);
   }
   void run() {
-    // No stage of a replica is faster for its layers than this one.
+    // The fastest stage of a replica for each layer.
     for (int layer = setting_.costs.layers(); layer-- > 0;) {
       int64_t least = kNever;
       for (int p = 0; p < setting_.costs.pools(); ++p)
@@ -165,7 +165,7 @@ class EqualReplicas {
     if (begin == setting_.costs.layers()) return judge(setting_, chain_, ends_, best_);
     const int more = most_stages_ - static_cast<int>(chain_.size());
     if (more == 0) return;
-    // Even if the rest is divided ideally, its longest stage is this long.
+    // A bound: the longest stage if the rest is divided ideally.
     if (fastest_[static_cast<size_t>(begin)] / more * setting_.microbatches >= best_.step.value)
       return;
     for (int p = 0; p < setting_.costs.pools(); ++p)
@@ -216,7 +216,7 @@ class SailorRules {
  private:
   int begin(int s) const { return s == 0 ? 0 : ends_[static_cast<size_t>(s) - 1]; }
 
-  // The least degree that fits with as many in flight as 1F1B has there; 0: none.
+  // Returns the least degree that fits with the micro-batches of 1F1B in flight; 0: none.
   int least_degree(int s, int pool) const {
     const int in_flight = std::min(setting_.microbatches, stages_ - s);
     for (const int degree : setting_.costs.degrees(pool))
@@ -233,8 +233,8 @@ class SailorRules {
     for (unsigned kinds = 1; kinds < 1U << setting_.costs.pools(); ++kinds) with_kinds(s, kinds);
   }
 
-  // A stage whose replicas are of these kinds, as many of the later ones of the cluster as there
-  // are and the rest of those before.
+  // Adds a stage whose replicas have these device types: as many of the cluster's later types as
+  // available, and the rest of the earlier ones.
   void with_kinds(int s, unsigned kinds) {
     Choice choice;
     const std::vector<int> before = left_;

@@ -3,9 +3,9 @@
 //   planner_times [--batch N] [--fast N] [--slow N] [--node N] [--two-axes] [--different]
 //                 [--plan] <graph> ...
 //
-// One core; the graph is loaded before the clock starts. Prints one line of JSON per graph: seconds
-// on the wall, and ("cpu") of this process, which are what it takes on a core of its own however
-// busy the machine is.
+// One core; the graph is loaded before the clock starts. Prints one line of JSON per graph:
+// wall-clock seconds, and ("cpu") seconds of this process, the time on an idle core however busy
+// the machine is.
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -46,7 +46,7 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-// Nodes of so many devices, 10.4 Gbit/s and 30 us between them, 20 GB/s and 5 us inside.
+// Returns nodes of so many devices, 10.4 Gbit/s and 30 us between them, 20 GB/s and 5 us inside.
 Cluster cluster_of(int fast, int slow, int per_node) {
   DeviceKind kind{"fast",
                   {{DType::kF32, 14e12}, {DType::kBF16, 14e12}, {DType::kF64, 7e12}},
@@ -81,7 +81,7 @@ Cluster cluster_of(int fast, int slow, int per_node) {
   return cluster;
 }
 
-// Every unary cost within 10 % of what it was: no two layers are alike.
+// Changes every unary cost by up to 10 %, so that all layers differ.
 Pbqp made_different(Pbqp problem) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> factor(0.9, 1.1);
@@ -97,7 +97,7 @@ Pbqp made_different(Pbqp problem) {
   return problem;
 }
 
-// What variables can choose from.
+// The numbers of choices of variables.
 struct ChoiceCounts {
   double mean = 0;
   int least = 0, median = 0, most = 0;

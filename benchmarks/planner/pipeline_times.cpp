@@ -1,10 +1,10 @@
 // Times of pipeline planning on SYNTHETIC stage costs: flops of transformer layers over rates of
-// devices, no model and no measurement behind them. They are about how long planning takes.
+// devices, without a model or a measurement. They only show how long planning takes.
 //
 //   pipeline_times [--uneven 0.03] [--gap 0] [--gbit N] [--memory 1] [--show] [case] ...
 //
-// One core. One line of JSON per case; seconds on the wall and ("cpu") of this process; asking for
-// the options is in both.
+// One core. One line of JSON per case: wall-clock seconds and ("cpu") seconds of this process, both
+// including the computation of options.
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -48,7 +48,7 @@ struct Case {
   int layers;
   double parameters;
   double hidden;
-  double tokens;  // of a micro-batch
+  double tokens;  // per micro-batch
   int microbatches;
   std::vector<SyntheticPool> pools;
   double gbit;  // between pools
@@ -98,7 +98,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// Every device more on a mesh costs 4 % of a doubling; eight share a node.
+// Each additional device of a mesh costs 4 % of a doubling; eight share a node.
 StageOptions options_of(const Case& model, std::vector<double> share) {
   std::vector<double> until(share.size() + 1, 0);
   for (size_t l = 0; l < share.size(); ++l) until[l + 1] = until[l] + share[l];

@@ -1,9 +1,10 @@
-// Plans over measured layers on unlike kinds, against other rules on the same tables and timer.
+// Plans over measured layers on heterogeneous devices, against other rules on the same tables and
+// timer.
 //
 //   sailor_mixed table.json cluster.yaml --global-batch 2048 [--stages 4] [--sailor-stages 8]
 //
-// One line of JSON: our step and the seconds that planning took on one core, and the best of each
-// peer (layer_peers.h). Exits with 1 if a peer is faster.
+// Prints one line of JSON: our step and the seconds of planning on one core, and the best plan of
+// each peer (layer_peers.h). Exits with 1 if a peer is faster.
 
 #include <fmt/format.h>
 
@@ -29,7 +30,7 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-// No tensor is in two layers: the other rules know of none.
+// Removes tensors shared by two layers, which the other rules ignore.
 LayerTable layers_alone(LayerTable table) {
   for (MeasuredBytes& each : table.bytes)
     for (auto& [kind, bytes] : each.kinds) bytes.tied = {};
