@@ -1,7 +1,7 @@
-// A manifest that is accepted prints, and parses back to the same. The same bytes as a file of
-// tensors: a header that is accepted has tensors inside of the file only, and reading what it names
-// takes no more memory than the file has bytes. As the one or the other in a folder whose hashes
-// are right: it is read, or refused by a sentence that begins with the folder.
+// An accepted manifest prints, and parses back to the same. As a file of tensors, an accepted
+// header has tensors only inside of the file, and reading them takes no more memory than the file's
+// size. In a folder with correct hashes either is read, or refused by an error that begins with the
+// folder.
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ void try_header(std::string_view bytes) {
   require(sum <= static_cast<int64_t>(bytes.size()), "no byte is of two tensors");
 }
 
-// One file, and of it the values w and, in two boxes, m.
+// Returns one file, with the values w and, in two boxes, m.
 Manifest sample_values() {
   Manifest manifest;
   manifest.state.step = 1;

@@ -1,4 +1,4 @@
-// A cluster that is accepted, written out with every figure of its own, parses back equal.
+// An accepted cluster, written with all its own values, parses back equal.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,8 +20,8 @@ std::string rates(const std::map<DType, double>& rates) {
   return text;
 }
 
-// Kinds under names that no catalogue has: two pools may have kinds of one name and other figures
-// only if the cluster was not read from a file.
+// Prints device types under names outside of any catalogue. Two pools have types of one name with
+// different values only if the cluster was not read from a file.
 std::string kind(const DeviceKind& kind, size_t pool) {
   return fmt::format(
       "  kind-{}: {{memory: {} B, memory_bandwidth: {} B/s, launch_latency: {} s, peak: {{{}}}, "

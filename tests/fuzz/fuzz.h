@@ -1,7 +1,7 @@
 #pragma once
 
-// What the targets share. A target reads any bytes as one kind of file. It may refuse them, as the
-// caller's mistake; whatever else is thrown is a finding, and so is a property that does not hold.
+// The common part of the targets. A target reads any bytes as one kind of file. It may refuse them
+// as the caller's mistake. Any other exception, and any violated property, is a finding.
 
 #include <cstdint>
 #include <cstdio>
@@ -49,7 +49,7 @@ inline void require_equal(const std::string& found,
   require(false, what);
 }
 
-// `name` from the root of the repository.
+// Returns the file `name`, relative to the root of the repository.
 inline std::string read_sample(const std::string& name) {
   std::ifstream in(std::string(MEDLEY_ROOT "/") + name);
   std::ostringstream text;

@@ -1,5 +1,5 @@
-// A graph that is accepted prints, and parses back to the same bytes. What passes the verifier goes
-// through all that happens to a graph before planning.
+// An accepted graph prints, and parses back to the same bytes. A verified one passes all steps
+// before planning.
 
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"

@@ -1,4 +1,4 @@
-// A layer table that is accepted prints, and parses back to the same bytes.
+// An accepted layer table prints, and parses back to the same bytes.
 
 #include "medley/measured_layers/layer_table.h"
 #include "tests/fuzz/fuzz.h"

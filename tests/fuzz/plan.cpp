@@ -1,5 +1,5 @@
-// A plan that is accepted prints, and parses back to the same bytes. If it fits a graph and a
-// cluster it is lowered, and the program passes its verifier.
+// An accepted plan prints, and parses back to the same bytes. If it fits a graph and a cluster it
+// is lowered, and the program passes its verifier.
 
 #include "medley/plan/plan.h"
 #include "medley/graph/text.h"
@@ -13,7 +13,7 @@ using namespace medley;
 
 namespace {
 
-// More take time, and nothing else.
+// More rows only take more time.
 constexpr int64_t kMostRows = 100'000;
 constexpr size_t kMostMicrobatches = 64;
 

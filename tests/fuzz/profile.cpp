@@ -1,5 +1,5 @@
-// A profile that is accepted prints, and parses back to the same bytes. One of the devices of a
-// cluster gives costs.
+// An accepted profile prints, and parses back to the same bytes. With a cluster's devices it gives
+// costs.
 
 #include "medley/profile/profile.h"
 #include "medley/cost/cost_model.h"

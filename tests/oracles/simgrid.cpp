@@ -1,14 +1,14 @@
 // SimGrid (https://simgrid.org) as the oracle of max-min fair sharing: the same messages over the
 // same links, in its fluid network model and in FlowEngine, end at the same times.
 //
-// Its models know more of TCP than a fair share. These settings leave nothing but that:
+// Its models include more of TCP than a fair share. These settings remove the rest:
 //   network/model:CM02            the model without measured corrections
 //   network/latency-factor:1, network/bandwidth-factor:1, network/weight-S:0
-//                                 links are as fast as they say, and all flows weigh the same
-//   network/crosstraffic:0        acknowledgements take no bandwidth on the way back
+//                                 links have their nominal speed, and all flows weigh the same
+//   network/crosstraffic:0        acknowledgements need no bandwidth on the way back
 //   network/TCP-gamma:0           no window bounds a flow
-// and links have no latency: flows of unequal latency would get shares in inverse proportion to it,
-// as TCP's do.
+// Links have no latency: flows of unequal latency would get shares in inverse proportion to it, as
+// in TCP.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -27,10 +27,10 @@ namespace {
 namespace s4u = simgrid::s4u;
 
 struct Flow {
-  int from = 0, to = 0;  // devices; no two flows have the same two
+  int from = 0, to = 0;  // devices; all pairs are distinct
   int64_t bytes = 0;
   int64_t start = 0;            // ns
-  double ours = 0, theirs = 0;  // when it ends, ns
+  double ours = 0, theirs = 0;  // end, ns
 };
 
 struct Instance {
@@ -73,7 +73,7 @@ Instance random_instance(std::mt19937& random) {
   return instance;
 }
 
-// Every flow has a stream of its own, so that none waits for another.
+// Every flow has its own stream, so that flows are independent.
 void run_ours(Instance& instance) {
   const auto n = static_cast<int64_t>(instance.flows.size());
   const EngineRoom room = engine_room(instance.topology, 2 * n, 2 * n, 2 * n, n);
@@ -95,8 +95,8 @@ void run_ours(Instance& instance) {
     instance.flows[i].ours = static_cast<double>(engine.completion(receivers[i]).value().end.value);
 }
 
-// SimGrid has one engine in a process: each instance is a zone of its own, and they meet nowhere.
-// Every flow has two hosts, which share the links of its route with others.
+// SimGrid has one engine per process, so each instance is a separate zone. Every flow has two
+// hosts, which share the links of its route with others.
 void add_theirs(s4u::NetZone* root, Instance& instance, size_t number) {
   auto* zone = s4u::create_full_zone(fmt::format("zone{}", number))->set_parent(root);
   std::vector<const s4u::Link*> links;
@@ -149,8 +149,8 @@ TEST(SimGrid, FlowsEndAtTheSameTimes) {
   double furthest = 0;
   size_t compared = 0;
   for (size_t i = 0; i < instances.size(); ++i) {
-    // Here every end is rounded up to a nanosecond, there to 1e-9 s (precision/timing); what then
-    // goes on faster does so that much later. Twice for each flow is more than all of it.
+    // We round every end up to a nanosecond, SimGrid to 1e-9 s (precision/timing), which delays
+    // subsequent changes as much. Twice for each flow bounds the sum.
     const auto most = 2 * static_cast<double>(instances[i].flows.size());
     for (const Flow& flow : instances[i].flows) {
       ++compared;

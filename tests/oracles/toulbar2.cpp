@@ -1,7 +1,6 @@
 // toulbar2 (https://toulbar2.github.io/toulbar2) as the oracle of the pairwise solver. It proves
-// optima of weighted constraint satisfaction, of which ours is the pairwise case: costs are
-// integers there as well, and what reaches the upper bound of the file is forbidden, as kForbidden
-// is.
+// optima of weighted constraint satisfaction, which includes our pairwise case: costs are integers
+// too, and costs from the file's upper bound on are forbidden, like kForbidden.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,9 +21,9 @@
 namespace medley {
 namespace {
 
-constexpr int kSeconds = 30;  // for each instance, and each solver
+constexpr int kSeconds = 30;  // for each instance and each solver
 
-// https://toulbar2.github.io/toulbar2/formats/wcspformat.html
+// Format: https://toulbar2.github.io/toulbar2/formats/wcspformat.html
 std::string wcsp(const Pbqp& problem) {
   const int n = problem.num_variables();
   int most = 0;
@@ -59,7 +58,7 @@ std::string wcsp(const Pbqp& problem) {
   return fmt::format("medley {} {} {} {}\n{}\n{}", n, most, count, kForbidden, sizes, functions);
 }
 
-// What toulbar2 says: the least cost, that there is none, or nothing in time.
+// toulbar2's result: the least cost, infeasible, or no result in time.
 struct Verdict {
   bool is_proved = false;
   std::optional<int64_t> least;
@@ -113,7 +112,7 @@ void compare(const Pbqp& problem,
   ++count.proved;
 }
 
-// `tightness` of 100 pairs of choices are forbidden.
+// Forbids `tightness` of 100 pairs of choices.
 Pbqp random_problem(std::mt19937_64& random, int variables, int edges, int choices, int tightness) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
   const int most = std::array{2, 20, 1000, 1'000'000}[random() % 4];
@@ -145,7 +144,7 @@ void report(const Count& count) {
       count.out_of_time);
 }
 
-// As planning calls it, and each method that has no limit on the size of what it solves.
+// Runs as in planning, and with each method without a size limit.
 TEST(Toulbar2, FindsTheSameOptima) {
   std::mt19937_64 random(1);
   Count count;
@@ -167,8 +166,8 @@ TEST(Toulbar2, FindsTheSameOptima) {
   EXPECT_GT(count.without_answer, 100);
 }
 
-// Where caps and rounds leave no proof, what is returned is no better than the optimum, and its
-// bound no worse.
+// If caps and rounds prevent a proof, the result is no better than the optimum, and its bound no
+// worse.
 TEST(Toulbar2, BoundsHoldWithoutProof) {
   std::mt19937_64 random(2);
   Count count;
@@ -185,7 +184,7 @@ TEST(Toulbar2, BoundsHoldWithoutProof) {
   EXPECT_LT(count.proved, count.compared);
 }
 
-// The shape that planning asks for, with costs of its size.
+// Problems in the shape of planning, with costs of its size.
 TEST(Toulbar2, FindsTheSameOptimaOfTransformers) {
   Count count;
   for (uint64_t seed = 1; seed <= 6; ++seed) {

@@ -1,5 +1,5 @@
-// What libFuzzer's main does, as far as a compiler without it can: tries every file of the folders
-// that are given, then those with random damage. It does not see which branches an input takes.
+// Replaces libFuzzer's main for other compilers: tries every file of the given folders, then those
+// with random damage. It does not see which branches an input takes.
 //
 //   checkpoint_fuzz [-runs=100000] [-seed=0] tests/fuzz/corpus/checkpoint ...
 
@@ -39,7 +39,7 @@ uint64_t number_behind(std::string_view prefix, std::string_view argument) {
   return number;
 }
 
-// A few of: a bit, bytes more, less, again from another input, a digit, the end.
+// Applies a few changes: a bit; bytes more, less, repeated, from another input; a digit; the end.
 std::string damaged(std::string bytes, const std::string& other, std::mt19937& random) {
   const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
   for (size_t edits = 1 + below(4); edits > 0; --edits) {
