@@ -30,10 +30,9 @@ struct StrategyRow {
   std::string strategy;
   std::optional<Infeasible> infeasible{};
   Nanoseconds step, slowest_computes;
-  double utilisation = 0;  // mean over all devices
-  int64_t traffic = 0;     // bytes over all links
-  // by device type: most used, available
-  std::map<std::string, std::pair<int64_t, int64_t>> memory;
+  double utilisation = 0;                                     // mean over all devices
+  int64_t traffic = 0;                                        // bytes over all links
+  std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by type: used, available
   size_t microbatches = 0;
   // [pipeline] its stages, and its devices by type.
   std::vector<std::pair<size_t, std::map<std::string, size_t>>> pipelines;

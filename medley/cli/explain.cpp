@@ -178,8 +178,7 @@ std::string kind_text(CommunicationKind kind) {
   return text;
 }
 
-// Returns a stage's communications. `bytes`: the first device's input for the first micro-batch, or
-// its receive from another stage.
+// `bytes`: the first device's input for the first micro-batch, or its receive from another stage.
 Json communications_json(const LoweredStage& stage) {
   Json rows = Json::array();
   for (const Communication& communication : stage.communications) {

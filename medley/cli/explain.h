@@ -13,9 +13,8 @@
 namespace medley {
 
 struct ExplainOptions {
-  const Graph* graph = nullptr;  // adds the parts that need a graph; null: only the plan
-  // with a graph, adds device types, memory and times
-  const CostModel* costs = nullptr;
+  const Graph* graph = nullptr;             // adds the parts that need a graph; null: only the plan
+  const CostModel* costs = nullptr;         // with a graph, adds types, memory and times
   bool expanded = false;                    // every input, op and communication; needs the graph
   const GraphAnalysis* analysis = nullptr;  // for the graph, if already computed
 };

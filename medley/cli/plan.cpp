@@ -27,8 +27,7 @@ struct PlanArguments {
   std::string within, time;
   int64_t survive = 0;
   std::string loss_over = "batch";
-  // Searches of additions, in their order.
-  std::vector<std::function<std::optional<PlanSearch>()>> searches;
+  std::vector<std::function<std::optional<PlanSearch>()>> searches;  // additions, in order
 };
 
 // Returns "2%" as 0.02, or nothing if it is not given.
