@@ -223,7 +223,7 @@ TEST_F(Cli, WhatDoesNotFitSaysSo) {
   EXPECT_THAT(result.err, HasSubstr("and has 8 KiB"));
 }
 
-// Any states and choices in a plan are either refused or lowered.
+// Any placements and choices in a plan are either refused or lowered.
 TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
   LocalFiles local;
   const Plan seed = parse_plan(local.read("tests/data/plans/mlp_choices.json"), "mlp_choices.json");

@@ -51,7 +51,7 @@ struct Overwrite {
   c10::OperatorHandle handle;
   size_t argument;
   bool pass_out;    // an out= variant, else an in-place one
-  bool contiguous;  // required of the operand
+  bool contiguous;  // the operand must be
 };
 
 struct KernelCall {

@@ -427,7 +427,7 @@ class Completer {
 
   // Searches all combinations.
   std::vector<Choice> cheapest(OpId id, const std::vector<std::vector<Choice>>& open) const {
-    using Cost = std::tuple<double, int, size_t>;  // bytes moved, conversions, order
+    using Cost = std::tuple<double, int, size_t>;  // bytes moved, redistributions, order
     std::optional<Cost> best_cost;
     std::vector<Choice> best;
     const std::vector<ValueId> values = operands(graph_.ops[at(id)]);
@@ -468,7 +468,7 @@ class Completer {
   const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;
   int rows_ = -1;  // index of the part "rows"
   std::vector<int64_t> symbols_;
-  std::vector<std::set<State>> available_;  // [value] states that it has or is converted to anyway
+  std::vector<std::set<State>> available_;  // [value] placements that exist anyway
   std::map<std::pair<InputKind, std::string>, State> stored_;
   struct Update {
     ValueId parameter = kNone;

@@ -1,8 +1,8 @@
 #pragma once
 
 // Sharding propagation: a choice for every op and a placement for every value that the plan leaves
-// open. Deterministic: topological order, fewest bytes moved, fewest local conversions, rule order
-// on ties. Knows no strategy.
+// open. Deterministic: topological order, fewest bytes moved, fewest local redistributions, rule
+// order. Knows no strategy.
 
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ Assignment complete(const Prepared& prepared,
                     const Pipeline& pipeline,
                     const Stage& stage);
 
-// Returns the bytes that a device sends to convert `type` between two states on a mesh, for
+// Returns the bytes that a device sends to redistribute `type` between two placements, for
 // concrete symbol values.
 double conversion_bytes(double value_bytes,
                         const State& from,

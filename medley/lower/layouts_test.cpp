@@ -1,5 +1,5 @@
 // A program's placements as boxes (medley/boxes): the offsets and lengths in its tables are those
-// of its states and parts, and all stages with a value agree about it.
+// of its placements and parts, and all stages with a value agree about it.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

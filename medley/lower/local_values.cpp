@@ -99,7 +99,7 @@ ValueId LocalValues::in_state(ValueId value, const State& wanted) {
   return convert(value, own_state(value), state);
 }
 
-// Converts values behind views at their origin, once for all views: partial sums, or gathered
+// Redistributes values behind views at their origin, once for all views: partial sums, or gathered
 // parameters.
 std::optional<ValueId> LocalValues::view_of_converted(ValueId value, const State& state) {
   const OpId producer = graph_.source.values[at(value)].producer;
@@ -195,7 +195,7 @@ void LocalValues::agree(ValueId value) {
   }
 }
 
-// Does local conversions before the first communication, which makes that smaller.
+// Redistributes locally before the first communication, which makes that smaller.
 void LocalValues::start(ValueId value, const State& wanted) {
   const State state = on_axes_that_matter(wanted, own_state(value));
   if (find(value, state)) return;

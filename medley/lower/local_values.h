@@ -1,7 +1,7 @@
 #pragma once
 
 // Maps a value of the whole graph and a placement to a local value, and to the phase from which it
-// is readable. Converts a value that is not available in its reader's placement.
+// is readable. Redistributes a value that is not available in its reader's placement.
 
 #include <functional>
 #include <map>
@@ -35,10 +35,10 @@ class LocalValues {
     unfinished_[value] = std::move(finish);
   }
 
-  // Returns the local value of `value` in `state`, after a conversion if necessary.
+  // Returns the local value of `value` in `state`, redistributed if necessary.
   ValueId in_state(ValueId value, const State& state);
   ValueId convert(ValueId value, const State& from, const State& to);
-  // Starts the conversion of a gradient, which in_state() then completes. Gathers all-reduces into
+  // Starts to redistribute a gradient, which in_state() then completes. Gathers all-reduces into
   // buckets.
   void start(ValueId value, const State& state);
   // Replaces the value, with different compute types, by that of the first device that computes all
@@ -52,7 +52,7 @@ class LocalValues {
 
   // Returns the placement after its op, or after the communication that has brought it.
   const State& own_state(ValueId value) const;
-  // Replaces the states on axes of one device, which are all equal, by that of `as`.
+  // Replaces the placements on axes of one device, all equal, by that of `as`.
   State on_axes_that_matter(State state, const State& as) const;
   std::vector<Conversion> conversions(const State& from, const State& to) const;
 

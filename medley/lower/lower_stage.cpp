@@ -305,7 +305,7 @@ class Lowering {
   }
 
   // Replaces normalisers by those of the whole step after the last micro-batch, and starts the
-  // gradients' conversion for the update.
+  // gradients' redistribution for the update.
   void synchronise(const Op& op) {
     local_.enter(op.phase, true);
     if (is_prologue(op.phase)) sum_weight(op);
@@ -373,7 +373,7 @@ class Lowering {
                                             inputs.at({InputKind::kParameter, input.name})});
   }
 
-  // Converts every output to its stored placement, and records the replacements.
+  // Redistributes every output to its stored placement, and records the replacements.
   void store_outputs() {
     LocalInputs inputs;
     for (const Placement& placed : local_.stage.inputs)

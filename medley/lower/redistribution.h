@@ -32,7 +32,7 @@ class Redistribution {
     AxisState from;
   };
 
-  // Each returns the converted `local`, or the started conversion. `value` is in the state before.
+  // Each returns the redistributed `local`, or the started one. `value` has the old placement.
   ValueId convert_locally(ValueId value, ValueId local, const Conversion& step);
   Started begin(ValueId value, ValueId local, const Conversion& step);
   Started all_reduce(ValueId value, ValueId local, const Conversion& step);

@@ -8,9 +8,9 @@
 //   during the sync                        S(0) x S(1) every element on one device of the stage
 //   as the update reads it                 R x S(1)
 //
-// Inside of a mesh the conversions of each gradient do both steps. Between stages each element is
-// sent once by each stage, for any mesh. For a share, sums and new values are in the layout of the
-// update.
+// Inside of a mesh the redistribution of each gradient does both steps. Between stages each element
+// is sent once by each stage, for any mesh. For a share, sums and new values are in the layout of
+// the update.
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The valid shardings of an op, as one line per op; the rest is derived. Names ops, never modules
-// or models. Knows nothing of plans, devices or states.
+// or models. Knows nothing of plans, devices or placements.
 
 #include <compare>
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace medley {
 
-// The state of a result along a split label that it does not carry.
+// The placement of a result along a split label that it does not carry.
 enum class Absent : uint8_t {
   kSum,         // a partial sum
   kMax,         // a partial maximum

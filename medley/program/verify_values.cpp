@@ -445,7 +445,7 @@ class ValueVerifier {
   }
 
   // Checks that a micro-batch's calls free the values they read, unless a later function reads
-  // them, at least in the last micro-batch.
+  // them, even if only in the last micro-batch.
   void check_freed(int number) const {
     const Microbatch& microbatch = microbatches_[number];
     for (ValueId value : microbatch.alive) {

@@ -69,7 +69,7 @@ class Builder {
     return value;
   }
 
-  // Adds a copy for several readers: converted once.
+  // Adds a copy for several readers: redistributed once.
   Value copy(const Value& value) {
     const int kind = kind_of("copy," + value.factors, [&] { return kind_of_copy(value.factors); });
     const Value out{add_variable(kind), kind, value.factors};
@@ -94,7 +94,7 @@ class Builder {
     return found->second;
   }
 
-  // Returns all choices of one state per axis, with no factor cut twice.
+  // Returns all choices of one placement per axis, with no factor cut twice.
   std::vector<State> states(const std::string& factors, bool partial) const {
     std::vector<State> out{{}};
     for (const TransformerProblem::Axis& axis : shape_.axes) {
@@ -118,7 +118,7 @@ class Builder {
     return out;
   }
 
-  // Returns one device's share of the work, or of the bytes, in a state.
+  // Returns one device's share of the work, or of the bytes, in a placement.
   double share(const State& state) const {
     double out = 1;
     for (size_t a = 0; a < state.size(); ++a)

@@ -1,7 +1,7 @@
 #pragma once
 
 // Pairwise problems in the shape of SPMD synthesis for a transformer's forward and backward, for
-// tests and benchmarks. They know factors, states and conversions, but no real model:
+// tests and benchmarks. They know factors, placements and redistributions, but no real model:
 // spmd_problem.h synthesises a captured graph.
 //
 //   x -- norm -- q, k, v -- scores -- softmax -- mix -- out -- add -- norm -- up -- gelu -- down --
