@@ -1,4 +1,4 @@
-"""Capture: from any `nn.Module` whose call returns a loss to Medley's training graph."""
+"""Capture: from any `nn.Module` whose call returns a loss to the training graph of Medley."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ _NEAR = 16
 @dataclasses.dataclass(frozen=True)
 class Capture:
     """A captured graph as text, the values of its inputs `buffer "constant:<n>"`, and the buffers
-    that forward assigns anew."""
+    that forward reassigns.
+
+    Example:
+        found = capture_full(model, batch)
+        Path("model.graph").write_text(found.text)
+        print(sorted(found.constants))
+    """
 
     text: str
     constants: dict[str, Tensor]
@@ -53,27 +59,26 @@ def capture_full(
     rows: Mapping[str, int | None] | None = None,
     pictures: Pictures | None = None,
 ) -> Capture:
-    """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
+    """Captures forward, loss and backward of `model` as graph text. The batch size is the symbol b.
 
-    The model is called as model(**batch) for a dict, model(*batch) for a tuple or list, else
-    model(batch), and returns a scalar loss, an object or dict with a loss, or (loss sum, weight).
-    Its parameters may be real, on the meta device or fake; the model is left as it was.
+    The model takes the batch and returns the loss as `medley.capture` describes. Its parameters may
+    be real, fake or on the meta device. The model stays unchanged.
 
-    `check` captures a second time at another batch size and compares, which finds a batch size that
-    the first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than
-    2,000 ops and where a number is suspiciously near the batch size.
+    `check` captures again at another batch size and compares. This detects a batch size that the
+    first capture misses, such as B - 1 or sqrt(B). By default it does so for graphs of less than
+    2,000 ops, and if a number is close to the batch size.
 
-    `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype: matrix products and
-    what follows them in bf16, parameters, their gradients and the optimizer in their own dtype. The
-    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device. `beside`
-    gives outputs beside the loss, of what the model returns. `assigned`: what a capture of the same
-    code has found; it is not looked for again.
+    `autocast`, such as torch.bfloat16, captures under `torch.autocast` of that dtype. Matmuls and
+    the ops after them run in bf16; parameters, their gradients and the optimizer keep their dtype.
+    The list of cast ops is that of PyTorch's autocast on the CPU, for every device. `beside`
+    selects further outputs of the model. `assigned` has the buffers found by an earlier capture of
+    the same code.
 
-    `rows` has the dim of the rows by name of a tensor, None: it has none. Of others it is dim 0
-    where that is as long as there are rows; if the model does not run so, or its rows meet, it is
-    looked for. `pictures`: as of `read_batch`.
+    `rows` names the dim of the rows of a tensor, or None. By default it is dim 0 if its size is the
+    number of rows. If the model does not run so, or has a cross-sample dependence, the dim is
+    searched. `pictures` is that of `read_batch`.
 
-    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
+    Raises CaptureError, a ValueError, naming op, module and line of an unsupported op.
     """
     given = rows or {}
 
@@ -146,7 +151,8 @@ def _captured(
 
 
 def _is_near_batch(text: str, prime: int) -> bool:
-    """Returns whether a number in the text is next to a multiple of the batch size: b + 1 rows."""
+    """Returns whether a number in the text is next to a multiple of the batch size, such as b +
+    1."""
     for number in re.findall(r"\b[1-9]\d{3,}\b", text):
         times = (int(number) + _NEAR) // prime
         if times and abs(int(number) - times * prime) <= _NEAR:
@@ -155,7 +161,7 @@ def _is_near_batch(text: str, prime: int) -> bool:
 
 
 def _compare(first: Converted, second: Converted) -> None:
-    """Raises CaptureError at the first line in which captures at two batch sizes differ."""
+    """Raises CaptureError at the first line that differs between captures at two batch sizes."""
     if first.text == second.text:
         return
     ones, others = first.text.splitlines(), second.text.splitlines()

@@ -1,7 +1,7 @@
-"""Checks of values: an `assert`, an `if` that only raises, a call such as `torch._check`. There are
-no values while a graph is captured: nothing is raised, and a check is no part of the graph. Inside
-a `try` that would catch the error, a check chooses what is computed: it is refused like any other
-question about values."""
+"""Checks of values: an `assert`, an `if` that only raises, or a call such as `torch._check`.
+Capture has no values, so a check never raises and is not in the graph. Inside a `try` that would
+catch the error, a check chooses the computation. Such a check is refused like any other use of
+values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from medley.capture.modules import is_user_file
 
-# Functions that raise if their first argument does not hold, and do nothing else.
+# Functions that only raise, if their first argument is false.
 _CHECKS = (
     torch._assert,
     torch._assert_scalar,
@@ -40,8 +40,8 @@ _CHECKS = (
 
 
 def replacements(refused: list[Exception]) -> Mapping[Any, Callable[..., Any]]:
-    """Returns what replaces the functions by which a check asks for values. Errors that the model
-    may catch are added to `refused`."""
+    """Returns replacements of the functions through which a check reads values. Errors that the
+    model may catch are added to `refused`."""
     found: dict[Any, Callable[..., Any]] = {}
     for number in (Tensor.item, Tensor.tolist):
         found[number] = functools.partial(_number, number, refused)
@@ -61,8 +61,8 @@ def replacements(refused: list[Exception]) -> Mapping[Any, Callable[..., Any]]:
 def dropped(
     refused: list[Exception], check: Callable[..., None], position: int = 0
 ) -> Callable[..., None]:
-    """Returns the replacement of a call whose argument at `position` is a condition: one that is
-    still a tensor is of a check that passes."""
+    """Returns the replacement of a call whose argument at `position` is a condition. A condition
+    that is still a tensor belongs to a check that passes."""
 
     @functools.wraps(check)
     def replacement(*args: Any, **kwargs: Any) -> None:
@@ -76,13 +76,14 @@ def dropped(
 
 
 def _number(function: Callable[..., Any], refused: list[Exception], x: Tensor) -> Any:
-    """In place of Tensor.item: inside a check the tensor itself, which can be compared too."""
+    """Replaces Tensor.item. Inside a check it returns the tensor itself, which can be compared
+    too."""
     frame, model, asked_by = _frames()
     if _is_caught(model):
         return _asked(function, refused, x)
     wanted, is_next = _asserted(frame)
     of_call = _of_call(frame, model)
-    if asked_by == "__bool__":  # tensors that are traced ask for a number, then
+    if asked_by == "__bool__":  # traced tensors then call item()
         wanted = wanted if is_next else of_call
         return function(x) if wanted is None else wanted
     if asked_by or (wanted is None and of_call is None):
@@ -93,7 +94,7 @@ def _number(function: Callable[..., Any], refused: list[Exception], x: Tensor) -
 def _answer(
     function: Callable[..., Any], refused: list[Exception], *args: Any, **kwargs: Any
 ) -> Any:
-    """In place of what returns whether something holds: what lets the check pass."""
+    """Replaces functions that return a truth value: returns the one that lets the check pass."""
     frame, model, _ = _frames()
     if _is_caught(model):
         return _asked(function, refused, *args, **kwargs)
@@ -114,8 +115,8 @@ def _asked(
 
 
 def _frames() -> tuple[FrameType | None, FrameType | None, str]:
-    """Returns the frame that asks, the innermost one of the model, which may be the same, and what
-    was called of a class of traced tensors."""
+    """Returns the calling frame, the innermost frame of the model, which may be the same, and the
+    name of the called method of traced tensors."""
     frame: FrameType | None = sys._getframe(1)
     asking: FrameType | None = None
     asked_by = ""
@@ -129,8 +130,8 @@ def _frames() -> tuple[FrameType | None, FrameType | None, str]:
 
 
 def _of_call(*frames: FrameType | None) -> bool | None:
-    """Returns which truth lets the call of a check pass, of whose arguments one of these frames is
-    computing a part; None outside of one."""
+    """Returns the truth value that lets a check pass whose arguments one of these frames computes,
+    or None outside of a check."""
     for frame in frames:
         if frame is None:
             continue
@@ -153,7 +154,7 @@ _Place = tuple[int, int]  # line, and column in bytes
 
 @functools.lru_cache(maxsize=64)
 def _calls(file: str) -> list[tuple[ast.Call, _Place, _Place]]:
-    """Returns the calls in a file, where they begin and where they end."""
+    """Returns the calls in a file with their start and end."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -174,8 +175,8 @@ def _is_check(function: ast.expr, frame: FrameType) -> bool:
 
 
 def _named(function: ast.expr, frame: FrameType) -> Any:
-    """Returns what a name, or an attribute of a module, stands for in a frame; None of another
-    expression."""
+    """Returns the value of a name, or of an attribute of a module, in a frame; None for other
+    expressions."""
     if isinstance(function, ast.Name):
         return frame.f_locals.get(function.id, frame.f_globals.get(function.id))
     if isinstance(function, ast.Attribute):
@@ -185,12 +186,12 @@ def _named(function: ast.expr, frame: FrameType) -> Any:
 
 
 def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
-    """Returns which truth lets the check pass that a frame is computing, None outside of one;
-    and whether it asks for the truth of what is computed right now."""
+    """Returns the truth value that lets the current check of a frame pass, None outside of one, and
+    whether the check uses the value that is being computed."""
     if frame is None:
         return None, False
     code, offsets = _instructions(frame.f_code)
-    first = bisect.bisect_right(offsets, frame.f_lasti) - 1  # it may be in the cache behind one
+    first = bisect.bisect_right(offsets, frame.f_lasti) - 1  # may be in the cache after one
     for at in range(first, len(code)):
         one = code[at]
         if one.opname.startswith(("STORE_", "RETURN_", "RAISE_", "FOR_ITER")):
@@ -207,8 +208,8 @@ def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Returns whether the model has a handler for what this frame raises, in it or in its callers.
-    What `with` does at its end is none, nor is a `finally`."""
+    """Returns whether the model handles an exception of this frame, in the frame or in its callers.
+    The end of `with` and a `finally` do not count."""
     while frame is not None and Path(frame.f_code.co_filename).parent != _HERE:
         if is_user_file(frame.f_code.co_filename):
             code, offsets = _instructions(frame.f_code)
@@ -222,7 +223,7 @@ def _is_caught(frame: FrameType | None) -> bool:
 
 
 def _catches(code: tuple[dis.Instruction, ...], first: int) -> bool:
-    """Returns whether the handler that begins at a place may end an error."""
+    """Returns whether the handler that begins at `first` may end an exception."""
     if any(one.opname == "WITH_EXCEPT_START" for one in code[first : first + 2]):
         return False
     ends = ("RERAISE", "POP_EXCEPT", "CHECK_EXC_MATCH", "CHECK_EG_MATCH")
@@ -234,7 +235,7 @@ _BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "NOP")
 
 
 def _fails(code: tuple[dis.Instruction, ...], at: int) -> bool:
-    """Returns whether what starts at a place does nothing but raise an error."""
+    """Returns whether the code at `at` only raises an error."""
     for one in code[at:]:
         if one.opname == "RAISE_VARARGS":
             return True
@@ -245,6 +246,6 @@ def _fails(code: tuple[dis.Instruction, ...], at: int) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _instructions(code: CodeType) -> tuple[tuple[dis.Instruction, ...], list[int]]:
-    """Returns the instructions of a function, and their offsets."""
+    """Returns the instructions of a function and their offsets."""
     found = tuple(dis.get_instructions(code))
     return found, [each.offset for each in found]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medley.capture.errors import CaptureError
 
-Dropout = Callable[[Tensor, float], Tensor]  # at a site of its own in the model
+Dropout = Callable[[Tensor, float], Tensor]  # takes tensor and rate; has a site per call
 
 
 def attention(
@@ -25,9 +25,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention`: one op; with dropout or a trained bias several."""
+    """Replaces `F.scaled_dot_product_attention` by one op, or by several with dropout or a trained
+    bias."""
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    if torch.is_autocast_enabled(query.device.type):  # which does not know our ops
+    if torch.is_autocast_enabled(query.device.type):  # autocast does not cover our ops
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.dim() == 3:
@@ -56,7 +57,7 @@ def attention(
             "(with enable_gqa: a divisor in key and value), query and key of one width, key "
             "and value of as many positions"
         )
-    # Keys and values that all rows share, such as learned ones, are of one row.
+    # Keys and values shared by all rows, such as learned ones, have one row.
     rows = next((x.shape[0] for x in (query, key, value) if x.shape[0] != 1), 1)
     query, key, value = (
         x if x.shape[0] == rows else x.expand(rows, -1, -1, -1) for x in (query, key, value)
@@ -83,8 +84,8 @@ def _in_blocks(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    """Attention of shape [batch, heads, blocks ..., positions, width]: each block of each head
-    is as a head."""
+    """Computes attention of shape [batch, heads, blocks ..., positions, width], with each block of
+    each head as a head."""
     inner = [
         max(sizes) for sizes in zip(*(x.shape[1:-2] for x in (query, key, value)), strict=True)
     ]
@@ -137,7 +138,7 @@ def _explicit(
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    """Returns the softmax over the last dim; zeros, and no gradient, for a row of -inf alone."""
+    """Returns the softmax over the last dim, or zeros without a gradient for rows of only -inf."""
     hidden = scores.detach().amax(-1, keepdim=True) == -math.inf
     return F.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
 

@@ -1,4 +1,4 @@
-"""What a batch is: its tensors, what they are called, and how the model is called with them."""
+"""Batches: their tensors, the names of these, and the call of the model with them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from medley.capture.errors import CaptureError
 from medley.data.pictures import Pictures
 from medley.whole_tensors import CARRIED
 
-Beside = Callable[[Any], dict[str, Tensor]]  # results beside the loss, of what a model returned
+Beside = Callable[[Any], dict[str, Tensor]]  # selects further results from the output of a model
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The tensors of an example batch by name, and how to rebuild the call from them.
+    """The tensors of an example batch by name, and the way to rebuild the call.
 
-    `rows` is the batch size of the example, `dims` the dim of each tensor that has the rows: None
-    of a tensor that has none.
+    `rows` is the batch size of the example. `dims` is the dim of the rows of each tensor, or None.
+
+    Example:
+        found = read_batch({"x": torch.zeros(8, 4), "y": torch.zeros(8)})
+        print(found.names, found.rows)
+        loss = found.call(model, found.empty(16))
     """
 
     example: Any
@@ -29,11 +33,11 @@ class Batch:
     tensors: tuple[Tensor, ...]
     rows: int
     dims: tuple[int | None, ...]
-    elements: tuple[int, ...]  # of the dim for each row
+    elements: tuple[int, ...]  # entries of the dim per row
     pictures: Pictures | None = None
 
     def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        """Calls the model as the user would, with `tensors` in place of the example's."""
+        """Calls the model with `tensors` in place of the example's."""
         values = iter(tensors)
         given = map_named(
             self.example, lambda _, old: next(values) if isinstance(old, Tensor) else old
@@ -43,7 +47,7 @@ class Batch:
         return model(*given) if isinstance(given, (tuple, list)) else model(given)
 
     def shapes(self, rows: int) -> list[list[int]]:
-        """Returns the shapes of the tensors for a batch of so many rows."""
+        """Returns the shapes of the tensors for a batch of `rows` rows."""
         shapes = [list(tensor.shape) for tensor in self.tensors]
         for shape, dim, elements in zip(shapes, self.dims, self.elements, strict=True):
             if dim is not None:
@@ -51,17 +55,15 @@ class Batch:
         return shapes
 
     def empty(self, rows: int) -> list[Tensor]:
-        """Returns tensors without values for a batch of so many rows."""
+        """Returns tensors without values for a batch of `rows` rows."""
         pairs = zip(self.tensors, self.shapes(rows), strict=True)
         return [torch.empty(shape, dtype=tensor.dtype) for tensor, shape in pairs]
 
 
 def entries(batch: Any) -> dict[str, Any]:
-    """Returns what a batch holds by name: of a tensor "0", of a tuple or list the positions, of a
-    dict its keys, and what lies inside one of these behind a point: "targets.boxes", "1.0".
-
-    Raises CaptureError for a batch of another type, and for a name that is there twice.
-    """
+    """Returns the entries of a batch by name: "0" for a tensor, positions for a tuple or list, keys
+    for a dict. Nested entries are joined by a point: "targets.boxes", "1.0". Raises CaptureError
+    for a batch of another type, and for a duplicate name."""
     if isinstance(batch, Tensor):
         return {"0": batch}
     if isinstance(batch, Mapping) and not all(isinstance(key, str) for key in batch):
@@ -89,8 +91,8 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def map_named(batch: Any, change: Callable[[str, Any], Any]) -> Any:
-    """Returns a batch of the same form with change(name, value) of what it holds, by the names that
-    `entries` gives."""
+    """Returns a batch of the same form with change(name, value) of each entry, named as in
+    `entries`."""
 
     def rebuilt(value: Any, name: str) -> Any:
         behind = f"{name}." if name else ""
@@ -115,14 +117,11 @@ def read_batch(
     rows: Mapping[str, int | None] | None = None,
     pictures: Pictures | None = None,
 ) -> Batch:
-    """Returns the tensors of a batch: a tensor, a tuple or list, a dict by argument name, or such
-    of such.
-
-    `rows` says by name which dim has the rows, None: none. Of others it is dim 0 if that is as long
-    as there are rows: the first given dim, else dim 0 of the first tensor. `pictures`: rows have
-    equally many. Values that are no tensors are passed to the model as they are. Raises
-    CaptureError for anything else.
-    """
+    """Returns the tensors of a batch: a tensor, a tuple or list, a dict by argument name, or nested
+    ones. `rows` maps names to the dim of the rows, or None. By default it is dim 0 if its size is
+    the number of rows: that of the first given dim, else dim 0 of the first tensor. `pictures`: all
+    rows have equally many. Other values are passed to the model unchanged. Raises CaptureError for
+    any other batch."""
     found = [(n, value) for n, value in entries(example).items() if isinstance(value, Tensor)]
     for name, value in found:
         if value.layout is not torch.strided:
@@ -166,9 +165,9 @@ def _given_dims(
 
 
 def metrics_of(result: Any) -> dict[str, Tensor]:
-    """Returns the scalars beside the loss in what a model returned, by the names of `outputs_of`,
-    integers as floating numbers."""
-    wide = torch.promote_types(torch.get_default_dtype(), torch.float32)  # counts are exact in it
+    """Returns the scalars other than the loss in the output of a model, by the names of
+    `outputs_of`. Integers become floating point."""
+    wide = torch.promote_types(torch.get_default_dtype(), torch.float32)  # exact for counts
     return {
         name: _scalar(value if value.is_floating_point() else value.to(wide))
         for name, value in outputs_of(result).items()
@@ -179,8 +178,8 @@ def metrics_of(result: Any) -> dict[str, Tensor]:
 def reported(
     result: Any, is_wanted: Callable[[str], bool], carry: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Returns what a step reports of what a model returned: scalars, tensors of rows whose names
-    are wanted, and as "carried:<input>" what `carry` names for an input of the next step."""
+    """Returns the outputs of a step: scalars, wanted tensors of rows, and as "carried:<input>" the
+    output that `carry` maps to an input of the next step."""
     held, found = outputs_of(result), metrics_of(result)
     found |= {name: each for name, each in held.items() if name not in found and is_wanted(name)}
     for given, name in carry.items():
@@ -194,16 +193,16 @@ def reported(
 
 
 def outputs_of(result: Any) -> dict[str, Tensor]:
-    """Returns the tensors beside the loss in what a model returned, by name: the keys of a dict,
-    the fields of an object, the positions of a tuple; inside one of these behind a point:
-    "hidden_states.0"."""
-    if isinstance(result, Tensor):  # has fields of PyTorch's
+    """Returns the tensors other than the loss in the output of a model, by name. Names are the keys
+    of a dict, the fields of an object, or the positions of a tuple. Nested ones are joined by a
+    point: "hidden_states.0"."""
+    if isinstance(result, Tensor):  # a Tensor has fields of PyTorch
         return {}
     if hasattr(result, "_asdict"):
         result = result._asdict()
     if isinstance(result, (tuple, list)):
         scalars = [place for place, each in enumerate(result) if _is_scalar(each)]
-        if len(scalars) == len(result) == 2:  # (loss sum, weight)
+        if len(scalars) == len(result) == 2:  # (loss sum, normaliser)
             return {}
         held: Mapping[Any, Any] = {
             str(place): each for place, each in enumerate(result) if place not in scalars[:1]
@@ -215,12 +214,12 @@ def outputs_of(result: Any) -> dict[str, Tensor]:
 
 
 def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
-    """Returns the loss, or (loss sum, weight), in what a model returned.
+    """Returns the loss, or (loss sum, normaliser), in the output of a model.
 
-    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", two scalars, a tuple
-    whose first element is the loss, as transformers returns with return_dict=False, or a dict of
-    losses, which are added up, as torchvision's detectors return; else the only scalar of a tuple,
-    such as (logits, loss).
+    The output is a scalar tensor, an object with `.loss`, a dict with "loss", or two scalars. It
+    may be a tuple whose first element is the loss, as in transformers with return_dict=False, or a
+    dict of losses to sum, as in detectors of torchvision. Otherwise the loss is the only scalar of
+    a tuple, such as (logits, loss).
     """
     if isinstance(result, Mapping) and "loss" not in result and _are_losses(result):
         result = sum(result.values())
@@ -262,7 +261,8 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
 
 
 def _starts_with_loss(results: Sequence[Any]) -> bool:
-    """Returns whether the first of them alone is a scalar; two scalars are a sum and its weight."""
+    """Returns whether only the first result is a scalar. Two scalars are a sum and its
+    normaliser."""
     scalars = [_is_scalar(each) for each in results]
     return bool(scalars) and scalars[0] and scalars != [True, True]
 

@@ -1,8 +1,6 @@
-"""What is replaced inside bitsandbytes while a model with its 4-bit layers is captured.
-
-The packed weight stays as it is, a frozen parameter of bytes, and is made numbers of where it is
-used: once in forward, and once more in backward, so that nothing of its full size is kept between.
-"""
+"""Replacements inside bitsandbytes while a model with its 4-bit layers is captured. The packed
+weight stays a frozen parameter of bytes. It is dequantised where it is used, once in forward and
+once in backward, so the full-size weight is never stored."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from torch import Tensor
 from medley.capture.errors import CaptureError
 from medley.capture.patches import Patch
 
-_PER_BYTE = 2  # numbers
+_PER_BYTE = 2  # values per byte
 
 
 def bitsandbytes_patches() -> Iterator[Patch]:
-    """Yields (owner, name, replacement) for bitsandbytes, if it has been imported."""
+    """Yields (owner, name, replacement) for bitsandbytes if it is imported."""
     modules = sys.modules.get("bitsandbytes.nn.modules")
     if modules is not None and hasattr(modules, "Linear4bit"):
         yield modules.Linear4bit, "forward", linear_4bit
@@ -30,8 +28,8 @@ def bitsandbytes_patches() -> Iterator[Patch]:
 
 
 def linear_4bit(self: Any, x: Tensor) -> Tensor:
-    """The forward of bitsandbytes.nn.Linear4bit, of ops that rules know; `quantized.as_buffers`
-    has given the layer its buffers."""
+    """Computes the forward of bitsandbytes.nn.Linear4bit by ops with sharding rules. Requires:
+    `quantized.as_buffers` has given the layer its buffers."""
     state = self.quant_state
     if state is None:
         raise CaptureError(
@@ -76,7 +74,7 @@ def _refuse_8bit(*_: Any, **__: Any) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """x times a frozen weight of which no more than the bytes are kept for backward."""
+    """Multiplies x by a frozen weight and saves only its bytes for backward."""
 
     @staticmethod
     def forward(
@@ -88,7 +86,7 @@ class _Linear(torch.autograd.Function):
         sizes: tuple[int, int],
         dtype: torch.dtype,
     ) -> Tensor:
-        """Returns x @ weight.T. `dtype`: of the weight before it was packed, to which it is rounded
+        """Returns x @ weight.T. `dtype`: that of the weight before packing, to which it is rounded
         first."""
         ctx.save_for_backward(packed, absmax, code)
         ctx.sizes, ctx.dtype = sizes, dtype
@@ -96,7 +94,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Returns the gradient of x; nothing else is trained."""
+        """Returns the gradient of x, the only trained input."""
         (grad,) = grads
         packed, absmax, code = ctx.saved_tensors
         weight = _weight(packed, absmax, code, ctx.sizes, ctx.dtype).to(grad.dtype)

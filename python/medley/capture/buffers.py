@@ -1,4 +1,4 @@
-"""Buffers that forward assigns anew, `self.m = ...`, become buffers that it changes in place."""
+"""Buffers that forward reassigns, `self.m = ...`, become buffers that it changes in place."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _Assigned(NamedTuple):
 
 @contextlib.contextmanager
 def kept(model: nn.Module, found: set[Place]) -> Iterator[None]:
-    """Adds to `found` the buffers that the block assigns anew; they stay as it leaves them, without
-    what their values were made of."""
+    """Adds the buffers that the block reassigns to `found`. They keep their new values, detached
+    from their inputs."""
     snapshot = _Snapshot(model)
     with snapshot.noted():
         yield
@@ -38,8 +38,8 @@ def kept(model: nn.Module, found: set[Place]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def copied(model: nn.Module, places: set[Place]) -> Iterator[None]:
-    """Lets the block assign the buffers at `places` anew: it works on copies of them, which are
-    written back at its end. Backward keeps the values that it saved of the copies."""
+    """Lets the block reassign the buffers at `places`: copies replace them, and are written back at
+    the end. Backward keeps the values saved from the copies."""
     originals = {}
     for path, name in sorted(places):
         store = model.get_submodule(path)._buffers
@@ -63,16 +63,16 @@ def copied(model: nn.Module, places: set[Place]) -> Iterator[None]:
 
 
 class _Snapshot:
-    """The parameters and buffers of a model, to see which are replaced."""
+    """The parameters and buffers of a model, to detect reassignments."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.named_modules())
         self._buffers = [dict(module._buffers) for _, module in self._modules]
         self._parameters = [dict(module._parameters) for _, module in self._modules]
-        self.lines: dict[tuple[int, str], str] = {}  # that give a module a parameter
+        self.lines: dict[tuple[int, str], str] = {}  # lines that give a module a parameter
 
     def noted(self) -> AbstractContextManager[None]:
-        """Notes the lines inside the block that give modules parameters."""
+        """Records the lines inside the block that give modules parameters."""
         original = nn.Module.register_parameter
 
         def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -82,8 +82,8 @@ class _Snapshot:
         return patched([(nn.Module, "register_parameter", register)])
 
     def assigned(self) -> Iterator[_Assigned]:
-        """Yields the buffers that have become others. Raises CaptureError for a parameter, and for
-        what is no longer like the buffer before."""
+        """Yields the reassigned buffers. Raises CaptureError for a parameter, and for a buffer
+        whose type has changed."""
         for (path, module), before in zip(self._modules, self._parameters, strict=True):
             for name in _replaced(before, module._parameters):
                 at = f"{line}: " if (line := self.lines.get((id(module), name))) else ""
@@ -95,7 +95,7 @@ class _Snapshot:
         for (path, module), before in zip(self._modules, self._buffers, strict=True):
             for name in _replaced(before, module._buffers):
                 old, new = before.get(name), module._buffers.get(name)
-                if old is None:  # its first value: the rehearsal sees whether it is used again
+                if old is None:  # its first value; the rehearsal detects a further use
                     continue
                 what = f"the model assigns its buffer {_join(path, name)!r} anew in forward"
                 if new is None or new.shape != old.shape or new.dtype != old.dtype:

@@ -1,10 +1,7 @@
-"""Complex numbers inside a traced graph as pairs of real ones, for no device computes them alike.
-
-Each op that makes or takes complex tensors is replaced by ops on real and imaginary parts; a
-Fourier transform by products with the matrices of cosines and sines. What comes in complex (a
-parameter, a buffer, the batch) and ops without a rule stay as they are, and are refused where the
-graph is written.
-"""
+"""Complex tensors in a traced graph as pairs of real ones, because devices compute them
+differently. Each op on complex tensors is replaced by ops on real and imaginary parts, a Fourier
+transform by matmuls with cosines and sines. Complex inputs (parameters, buffers, the batch) and ops
+without a rule stay, and are refused when the graph is written."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
-Pair = tuple[Any, Any]  # of nodes; the imaginary part may be a number, or None where it is zero
+Pair = tuple[Any, Any]  # nodes; the imaginary part may be a number, or None for zero
 
-# Of a Fourier transform: its matrices have the square of it.
+# Longest Fourier transform. Its matrices have the square of this length.
 _LONGEST = 2048
 _REAL = {torch.complex128: torch.float64, torch.complex64: torch.float32}
 
 
 def lower(module: GraphModule) -> list[str]:
-    """Replaces the complex numbers of a traced graph. If some op has no rule nothing is replaced;
-    returns these ops."""
+    """Replaces the complex tensors of a traced graph. If some ops have no rule it changes nothing
+    and returns them."""
     touched = [node for node in module.graph.nodes if _touches(node)]
     if without := [node for node in touched if not _has_rule(node)]:
         inputs = "parameters, buffers or the batch"
@@ -80,11 +77,11 @@ def _name(node: Node) -> str:
 
 
 class _Writer:
-    """Writes real ops in front of the node that they replace."""
+    """Writes real ops before the node that they replace."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
-        self._pairs: dict[Node, Any] = {}  # of a list: the pair of the lists
+        self._pairs: dict[Node, Any] = {}  # the pair of a list is two lists
         self.node: Node | None = None
 
     def replace(self, node: Node) -> None:
@@ -109,7 +106,8 @@ class _Writer:
         return _RULES[name](self, *node.args, **node.kwargs)
 
     def _of(self, part: int, node: Node) -> Node:
-        """Returns the op of a node on one part of its operands; integers say where or which."""
+        """Returns the op of a node on one part of its operands. Integers are positions or
+        indices."""
 
         def chosen(each: Node) -> Any:
             value = each.meta["val"]
@@ -135,7 +133,7 @@ class _Writer:
         return node
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """Writes an op, in the place of the node that is replaced."""
+        """Writes an op at the place of the replaced node."""
         assert self.node is not None
         node = self._module.graph.call_function(target, args, kwargs)
         node.meta = {
@@ -148,14 +146,14 @@ class _Writer:
         return node
 
     def pair(self, x: Any) -> Pair:
-        """Returns the parts of a node or a number; the imaginary one is None if it is zero."""
+        """Returns the parts of a node or a number. The imaginary part is None for zero."""
         if isinstance(x, Node):
             pair: Pair = self._pairs.get(x, (x, None))
             return pair
         return (x.real, x.imag or None) if isinstance(x, complex) else (x, None)
 
     def whole(self, x: Any) -> Pair:
-        """Returns the parts of a complex node, both of its shape."""
+        """Returns the parts of a complex node, both in its shape."""
         shape = list(x.meta["val"].shape)
         real, imaginary = self._pairs[x]
         if not isinstance(imaginary, Node):
@@ -202,7 +200,7 @@ def _value(node: Node) -> Any:
     return node.meta["val"]
 
 
-# --- rules: the parts of what an op makes, or the real tensor that it makes -----------------------
+# --- rules: the parts of the result of an op, or its real result ----------------------------------
 
 
 def _polar(to: _Writer, radius: Node, angle: Node) -> Pair:
@@ -271,7 +269,7 @@ def _masked_fill(to: _Writer, z: Node, mask: Node, value: Any) -> Pair:
 
 
 def _filled(to: _Writer, *args: Any, **kwargs: Any) -> Pair:
-    """A new tensor of a shape, or like a tensor, full of a number."""
+    """Writes a new tensor filled with a number, with a given shape or that of another tensor."""
     assert to.node is not None
     kwargs["dtype"] = _REAL[to.node.meta["val"].dtype]
     like = [to.pair(x)[0] if isinstance(x, Node) else x for x in args]
@@ -283,7 +281,7 @@ def _filled(to: _Writer, *args: Any, **kwargs: Any) -> Pair:
 
 
 def _empty(to: _Writer, like: Node, size: Sequence[int], *_: Any, **__: Any) -> Pair:
-    """What is written over before it is read."""
+    """Writes a tensor that is overwritten before it is read."""
     assert to.node is not None
     dtype = _REAL[to.node.meta["val"].dtype]
     return to.call(aten.new_zeros.default, to.pair(like)[0], size, dtype=dtype), None
@@ -374,7 +372,7 @@ def _fft_to_real(to: _Writer, z: Node, dims: Sequence[int], norm: int, size: int
     last = dims[-1] % rank
     half = _sizes(z, [last])[0]
     cos, sin = _waves(to, half, size, size, pair[0].meta["val"].dtype)
-    # Every frequency stands for its mirror image too, but those that are their own.
+    # Each frequency also counts for its mirror image, unless it is its own.
     twice = torch.full([half, 1], 2.0, dtype=cos.meta["val"].dtype)
     twice[0] = 1.0
     if size % 2 == 0:
@@ -387,7 +385,7 @@ def _fft_to_real(to: _Writer, z: Node, dims: Sequence[int], norm: int, size: int
 
 # --- tables ---------------------------------------------------------------------------------------
 
-# Ops that do to both parts what they do to the whole.
+# Ops that apply to both parts as to the whole.
 _OF_BOTH = frozenset(
     {
         "_unsafe_view",

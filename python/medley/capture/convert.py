@@ -1,4 +1,4 @@
-"""From a traced graph to the text form of Medley's graph (medley/graph/text.h)."""
+"""Conversion of a traced graph to the text form of Medley's graph (medley/graph/text.h)."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from medley.capture.trace import Traced
 
 DTYPES = {dtype: name for name, dtype in whole_tensors.DTYPES.items()}
 
-# Arguments that say where and how a tensor is stored: the executor decides.
+# Arguments for the storage of a tensor, which the executor chooses.
 _PLACEMENT = ("layout", "device", "pin_memory", "memory_format", "generator", "non_blocking")
 _RESHAPES = ("view", "_unsafe_view", "reshape", "expand")
 _DROPPED = ("aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata")
 _SEEDED = torch.Tag.nondeterministic_seeded
-_STORED = (  # the runtime gives them contiguous matrices
+_STORED = (  # the runtime passes contiguous matrices
     torch.ops.aten._linalg_det.default,
     torch.ops.aten._linalg_slogdet.default,
     torch.ops.aten._linalg_solve_ex.default,
 )
-# Raise an error for a singular matrix: what follows has infinities then, here as elsewhere.
+# Ops that raise an error for a singular matrix. The result then has infinities, as in other cases.
 _CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """The text and what it only names: values of the inputs `buffer "constant:<n>"`."""
+    """The text, and the values of its inputs `buffer "constant:<n>"`."""
 
     text: str
     constants: dict[str, Tensor]
@@ -45,7 +45,8 @@ class Converted:
 
 
 def convert(traced: Traced, name: str) -> Converted:
-    """Returns the text of a traced graph. Raises CaptureError if the batch is baked in anywhere."""
+    """Returns the text of a traced graph. Raises CaptureError if the batch size is a constant in
+    it."""
     return _Writer(traced, name).write()
 
 
@@ -55,7 +56,7 @@ def convert_function(
     inputs: Sequence[tuple[str, str]],
     outputs: Sequence[tuple[str, str]],
 ) -> str:
-    """Returns the text of a traced function, of the kinds and names of its inputs and outputs."""
+    """Returns the text of a traced function. `inputs` and `outputs` are kinds and names."""
     traced = Traced(module, prime, (), {}, frozenset(), [])
     return _Writer(traced, "function").write_function(inputs, outputs)
 
@@ -72,7 +73,7 @@ class _Writer:
         self._num_ops = 0
         self._phases: dict[Node, str] = {}
         self._modules: dict[Node, str] = {}
-        self._changed: set[str] = set()  # the parameters and buffers that forward changes
+        self._changed: set[str] = set()  # parameters and buffers that forward changes
 
     def write(self) -> Converted:
         graph = self._traced.module.graph
@@ -109,7 +110,7 @@ class _Writer:
         return Converted("\n".join(self._lines) + "\n", self._constants, self._num_ops)
 
     def _tangent(self, node: Node, scaled: bool) -> None:
-        """Writes the gradient of an output: 1 of the loss, 0 of what forward leaves in buffers."""
+        """Writes the gradient of an output: 1 for the loss, 0 for new values of buffers."""
         value = node.meta["val"]
         what = node.meta["desc"].output
         is_loss = isinstance(what, desc.PlainAOTOutput)
@@ -154,10 +155,10 @@ class _Writer:
                 tangents.append(node)
             elif isinstance(what, (desc.ParamAOTInput, desc.BufferAOTInput)):
                 name = self._state_name(what.target)
-                if name in by_name:  # tied
+                if name in by_name:  # tied parameters
                     self._ids[node] = self._ids[by_name[name]]
                     continue
-                # A frozen weight may have a second name, by which alone it is read.
+                # A frozen weight may be read only by a second name.
                 kind = self._kind(what)
                 if kind == "buffer" or name in self._traced.trained or node.users:
                     by_name[name] = node
@@ -168,12 +169,12 @@ class _Writer:
                 elif node.users:
                     self._input(node, "scalar", "rng")
             elif isinstance(what, (desc.ForwardTokenAOTInput, desc.BackwardTokenAOTInput)):
-                continue  # the order of effects: those that may stay behind have none
+                continue  # orders effects; the remaining ops have none
             else:
                 raise CaptureError(f"an input of a kind that is not supported: {what.expr()}")
 
     def _kind(self, what: desc.ParamAOTInput | desc.BufferAOTInput) -> str:
-        """A frozen weight that forward changes is a buffer."""
+        """Returns the kind of an input. A frozen weight that forward changes is a buffer."""
         is_changed = self._state_name(what.target) in self._changed
         return "buffer" if is_changed or isinstance(what, desc.BufferAOTInput) else "parameter"
 
@@ -252,7 +253,7 @@ class _Writer:
         return value
 
     def _constant_text(self, node: Node) -> str | None:
-        """Returns the op that makes a constant, if it is a uniform one or a range."""
+        """Returns the op that makes a constant, if the constant is uniform or a range."""
         value = self._constant(node)
         if isinstance(value, FakeTensor):
             return None
@@ -269,8 +270,8 @@ class _Writer:
         return None
 
     def _constant_inputs(self, lifted: Sequence[Node]) -> list[tuple[Node, str]]:
-        """Writes an input for each constant that no op makes; returns the ops that make others.
-        Equal constants are written once."""
+        """Writes an input for each constant that no op makes, and equal ones once. Returns the ops
+        that make the others."""
         made: list[tuple[Node, str]] = []
         for node in lifted:
             value = self._constant(node)
@@ -315,7 +316,7 @@ class _Writer:
         self._emit(node, f"{target}({arguments})", _true_types(node), *place)
 
     def _fill(self, node: Node, place: tuple[str, str, str]) -> None:
-        """Writes fill(x, value) as what it is: the value, expanded; x gives a shape only."""
+        """Writes fill(x, value) as the expanded value, because x gives only a shape."""
         value, type_ = node.args[1], node.meta["val"]
         assert isinstance(value, Node)
         one, text = value.meta["val"], self._id(value)
@@ -355,10 +356,11 @@ class _Writer:
                 texts.append("false" if argument.name == "non_blocking" else "none")
                 continue
             if argument.name == "dtype" and value is None and not node.all_input_nodes:
-                value = node.meta["val"].dtype  # a factory: no default type of the process
+                # explicit dtype: factories must not use the process default
+                value = node.meta["val"].dtype
             if argument.name == "size" and target._opname in _RESHAPES:
                 value = list(node.meta["val"].shape)
-            if argument.name == "site":  # of random numbers: no size
+            if argument.name == "site":  # site of random values; no size
                 texts.append(str(value))
                 continue
             is_range = target._opname == "arange" and argument.name in ("start", "end")
@@ -456,8 +458,8 @@ class _Writer:
     # --- phases and modules ---
 
     def _inherit(self, nodes: Sequence[Node]) -> None:
-        """Finds the phase and module of every node; a node without takes its producers', or else
-        its consumers' (gradient accumulation has none)."""
+        """Finds the phase and module of every node. A node without them takes those of its
+        producers, or of its consumers, as in gradient accumulation."""
         for node in nodes:
             tag = str(node.meta.get("partitioner_tag", ""))
             if "backward" in tag:
@@ -497,12 +499,12 @@ _EMPTY = {
 
 
 def _inside(kind: str, type_: str) -> str:
-    """Returns "int" of "Optional[int]"; a type of another kind as it is."""
+    """Returns "int" for "Optional[int]", and other types unchanged."""
     return type_[len(kind) + 1 : -1] if type_.startswith(f"{kind}[") else type_
 
 
 def holds_batch(value: float, prime: int) -> bool:
-    """Returns whether a literal looks like a multiple of the batch size, or a ratio over one."""
+    """Returns whether a literal is likely a multiple of the batch size, or a ratio over one."""
     if value == 0 or not math.isfinite(value):
         return False
     if value == int(value) if abs(value) < 2.0**62 else False:
@@ -529,8 +531,8 @@ def _source(node: Node) -> str:
 
 
 def _true_types(node: Node) -> Any:
-    """Returns the results of a node with the types that its kernel gives them: the fake kernel of
-    batch norm gives the saved statistics the type of x, the real one that of the running ones."""
+    """Returns the results of a node with the types of its real kernel. The fake kernel of batch
+    norm gives the saved statistics the type of x, the real one that of the running statistics."""
     value = node.meta["val"]
     if node.target is not torch.ops.aten._native_batch_norm_legit_functional.default:
         return value

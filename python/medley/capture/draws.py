@@ -1,4 +1,4 @@
-"""Plain PyTorch with Medley's random numbers: what draws is replaced, and nothing else."""
+"""Plain PyTorch with the random values of Medley: only the drawing functions are replaced."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ Function = Callable[..., Any]
 
 @contextlib.contextmanager
 def substitute(model: nn.Module, seed: int | None = None, step: int = 0) -> Iterator[None]:
-    """Gives `model`, called in plain PyTorch inside the block, the random numbers that a trainer
-    with `seed` draws in its step `step`: of dropout and of everything else that draws.
-
-    Backward belongs into the block if the model uses activation checkpointing. Without `seed` the
-    numbers are those of the last `medley.custom_ops.set_rng(seed, step)`.
-    """
+    """Gives `model`, called in plain PyTorch inside the block, the random values of a trainer with
+    `seed` in its step `step`: those of dropout and of all other random ops. If the model uses
+    activation checkpointing, backward must be inside the block. Without `seed` the state is that of
+    the last `medley.custom_ops.set_rng(seed, step)`."""
     modules = ModuleStack()
     rng: Any = contextlib.nullcontext()
     if seed is not None:
@@ -70,7 +68,7 @@ def _by_function(functional: dict[str, Function]) -> dict[Any, Function]:
 
 
 def _attention(own: Function) -> Function:
-    """Returns `F.scaled_dot_product_attention`, whose dropout has our mask."""
+    """Returns `F.scaled_dot_product_attention` with our dropout mask."""
 
     def attention(
         query: Tensor,
@@ -99,7 +97,7 @@ def _attention(own: Function) -> Function:
         ones = query.new_ones([*lead, query.shape[-2], key.shape[-2]])
         kept = own(ones, dropout_p) != 0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a mask is given
+            warnings.simplefilter("ignore")  # warns that a mask is given
             mixed: Tensor = torch._scaled_dot_product_attention_math(
                 query,
                 key,
@@ -117,7 +115,7 @@ def _attention(own: Function) -> Function:
 
 
 def _noted_checkpoints(modules: ModuleStack) -> Iterator[Patch]:
-    """Yields the patches with which activation checkpointing draws the same numbers again."""
+    """Yields the patches that let activation checkpointing draw the same values again."""
 
     def noted(function: Function) -> Function:
         before = modules.mark()
@@ -142,8 +140,8 @@ def _noted_checkpoints(modules: ModuleStack) -> Iterator[Patch]:
 
 
 def _unpacked(original: Function) -> Function:
-    """Returns the forward of recurrent layers, which refuses dropout whose numbers have no place:
-    Medley draws them for the padded rows."""
+    """Returns the forward of recurrent layers. It refuses dropout on packed sequences, because
+    Medley draws values for padded rows."""
 
     def forward(module: Any, input: Any, hx: Any = None) -> Any:
         is_packed = isinstance(input, PackedSequence)

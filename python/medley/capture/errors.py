@@ -1,4 +1,4 @@
-"""The one exception that capturing raises, and quiet while it looks for what to raise."""
+"""The exceptions of capture, and a context that silences PyTorch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 
 class CaptureError(ValueError):
-    """The model or its example batch cannot be captured; the message says where and what helps."""
+    """The model or its example batch cannot be captured. The message names the place and a fix."""
 
 
 class RowsError(CaptureError):
-    """The model cannot be captured with the rows where the batch is taken to have them."""
+    """The model cannot be captured with the rows in the assumed dims."""
 
 
 ROWS_FIRST = (
@@ -22,14 +22,14 @@ ROWS_FIRST = (
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Returns a text in one line, and its beginning if it is long."""
+    """Returns a text in one line, cut off after `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps PyTorch's own messages about tracing away from the user."""
+    """Suppresses PyTorch's messages about tracing."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""How far the values of a graph are from those of its model."""
+"""Differences between the values of a graph and those of its model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-Values = dict[str, Tensor]  # as GraphRunner calls them: "loss", "gradient:fc.weight"
+Values = dict[str, Tensor]  # named as in GraphRunner: "loss", "gradient:fc.weight"
 
-_PART = 1 << 18  # elements that are compared at once, in a cache
+_PART = 1 << 18  # elements compared at a time, to fit into a cache
 
 
 @contextlib.contextmanager
@@ -33,8 +33,8 @@ def agree(name: str, wanted: Values, found: Values, scale: float) -> bool:
 
 
 def gap_of(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
-    """Returns how far two tensors are apart at most, and the largest of the first. A number beside
-    none is infinitely far, two that are none are not."""
+    """Returns the largest difference of two tensors, and the largest value of the first. A value
+    and a NaN differ infinitely; two NaNs are equal."""
     if wanted is None:
         wanted = torch.zeros_like(found) if found is not None else torch.zeros(())
     wanted = wanted.detach()
@@ -59,7 +59,7 @@ def gap_of(wanted: Tensor | None, found: Tensor | None) -> tuple[float, float]:
 
 
 def is_same(a: Tensor, b: Tensor) -> bool:
-    """Returns whether all elements are equal, or no number on both sides."""
+    """Returns whether all elements are equal, or NaN on both sides."""
     return torch.equal(a, b) or gap_of(a, b)[0] == 0.0
 
 

@@ -1,9 +1,6 @@
-"""Hooks on the gradients of parameters: those of `register_hook` become ops of the graph.
-
-A hook of `register_hook` is called with the gradient and returns another, so it is traced like the
-rest of backward. One that returns nothing, or that runs behind the accumulated gradient, is there
-for what else it does, which no graph has.
-"""
+"""Hooks on the gradients of parameters: those of `register_hook` become ops of the graph. A hook of
+`register_hook` returns a gradient, and is traced with backward. A hook that returns None, or runs
+after accumulation, only has side effects, which a graph cannot express."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ class Hooked(NamedTuple):
 
 
 def gradient_hooks(model: nn.Module) -> list[Hooked]:
-    """Returns the parameters that have hooks on their gradients.
-
-    Raises CaptureError if there is one that a graph cannot have.
-    """
+    """Returns the parameters with hooks on their gradients. Raises CaptureError for an unsupported
+    hook."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -47,8 +42,8 @@ def gradient_hooks(model: nn.Module) -> list[Hooked]:
 
 
 def attach(model: nn.Module, hooked: Sequence[Hooked]) -> list[Any]:
-    """Gives the tensors that stand for the parameters of `model` their hooks; returns handles, to
-    remove them. Tied parameters become one tensor, whose gradient is their sum."""
+    """Attaches the hooks to the tensors that stand for the parameters of `model`, and returns
+    handles to remove them. Tied parameters become one tensor, whose gradient is their sum."""
     handles = []
     for names, hooks in hooked:
         first, *others = [_place_of(model, name) for name in names]
@@ -66,7 +61,7 @@ def _place_of(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _checked(name: str, hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """Returns the hook as one of a graph: with its place, and refused if it returns nothing."""
+    """Returns the hook with its place in the module. It is refused if it returns None."""
     where = f"parameter {name!r}: its gradient hook {_source(hook)}"
 
     def traced(gradient: Tensor) -> Any:
@@ -89,7 +84,7 @@ def _checked(name: str, hook: Callable[[Tensor], Any]) -> Callable[[Tensor], Any
 
 
 def _source(hook: Any) -> str:
-    """Returns "file.py:12" of a hook, or what it is."""
+    """Returns "file.py:12" of a hook, or its text."""
     function = inspect.unwrap(hook) if callable(hook) else hook
     code = getattr(getattr(function, "func", function), "__code__", None)
     if code is None:

@@ -1,4 +1,4 @@
-"""The text of a graph, read as far as a run of it needs: types, sizes, modules."""
+"""The parts of a graph's text that a run needs: types, sizes, modules."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PRODUCTS = ("aten.mm.", "aten.bmm.", "aten.convolution", "medley.attention.", "
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """The type of a value, whose sizes are texts such as `b*8`."""
+    """The type of a value. Its sizes are texts such as `b*8`."""
 
     dtype: torch.dtype
     sizes: tuple[str, ...]
 
     def shape(self, symbols: Mapping[str, int]) -> list[int]:
-        """Returns the sizes for values of the symbols."""
+        """Returns the sizes for given symbols."""
         return [
             math.prod(symbols.get(part) or int(part) for part in size.split("*"))
             for size in self.sizes
@@ -39,7 +39,7 @@ class Type:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """A line of a graph. `results`: type of each, None of one that is not used."""
+    """A line of a graph. `results`: the type of each, None if it is unused."""
 
     name: str
     operands: tuple[str, ...]
@@ -56,7 +56,7 @@ class GraphText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.symbols: list[str] = []
-        self.inputs: dict[str, Type] = {}  # by kind and name, as GraphRunner has them
+        self.inputs: dict[str, Type] = {}  # keyed by kind and name, as in GraphRunner
         self.trained: list[str] = []  # parameters with a gradient
         self.ops: list[Op] = []
         self._types: dict[str, Type | None] = {}
@@ -93,13 +93,13 @@ class GraphText:
         return "".join(part if part.startswith('"') else names.sub("f64", part) for part in parts)
 
     def bytes(self, symbols: Mapping[str, int]) -> int:
-        """Returns the bytes of all results of the forward pass. Views have none of their own."""
+        """Returns the bytes of all results of the forward pass. Views have no bytes."""
         own = (op for op in self.ops if op.phase != "backward" and not _is_view(op.name))
         results = [each for op in own for each in op.results if each is not None]
         return sum(each.numel(symbols) * each.dtype.itemsize for each in results)
 
     def flops(self, symbols: Mapping[str, int]) -> int:
-        """Returns about how many products and sums the products of the forward pass have."""
+        """Returns the approximate number of multiplications and additions in forward matmuls."""
         return sum(self._flops_of(op, symbols) for op in self.ops if op.phase != "backward")
 
     def _flops_of(self, op: Op, symbols: Mapping[str, int]) -> int:

@@ -1,14 +1,14 @@
-"""What replaces PyTorch's functions while a model is captured.
+"""Replacements of PyTorch functions while a model is captured.
 
-- mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator
-  can be summed over all devices and micro-batches; so does a division by the number of rows;
-- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`,
-  what else draws becomes draws of `medley::random` (random_ops.py);
-- what rewrites.py has becomes ops that have a rule;
-- checks of values that raise are taken to hold (assertions.py).
+- Mean losses become a sum, a normaliser made by ops, and `medley::mean_loss`. The normaliser can
+  then be summed over all devices and micro-batches. A division by the number of rows does so too.
+- `scaled_dot_product_attention` becomes `medley::attention`, dropout `medley::dropout`, and all
+  other random functions `medley::random` (random_ops.py).
+- Functions in rewrites.py become ops with a sharding rule.
+- Checks that only raise are assumed to pass (assertions.py).
 
-A torch function mode does not see calls made inside other intercepted functions, and patched
-attributes do not see names imported before; both are in force, each covers the other's blind spot.
+A torch function mode misses calls inside other intercepted functions. Patched attributes miss names
+imported earlier. Both are active and cover each other's gaps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from medley.capture.transformers_patches import capture_patches, transformers_pa
 
 
 class Interceptor:
-    """The replacements. `prime` is the captured batch size; `scope` is entered around every call of
+    """The replacements. `prime` is the captured batch size. `scope` is entered around every call of
     a PyTorch function."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Interceptor:
         self.site = modules.site
         self.dropout = functools.partial(random_ops.dropout, modules.site)
         self.prime = prime
-        self.ops = 0  # of the forward that is running
+        self.ops = 0  # count of the current forward
         self.most_ops: int | None = None
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
@@ -93,14 +93,14 @@ class Interceptor:
         self.by_function.update(RowCounts(lambda: self.prime).replacements())
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self.by_function[variance] = functools.partial(self.variance, variance)
-        self.has_pictures = False  # equally many in each row of the batch
+        self.has_pictures = False  # equally many images in each row of the batch
         for scatter in (torch.masked_scatter, Tensor.masked_scatter):
             self.by_function[scatter] = functools.partial(
                 self._of_pictures, pictures.masked_scatter, scatter
             )
         for unbind in (torch.unbind, Tensor.unbind):
             self.by_function[unbind] = functools.partial(self._of_pictures, pictures.unbind, unbind)
-        self.refused: list[Exception] = []  # questions about values whose error the model may catch
+        self.refused: list[Exception] = []  # uses of values whose error the model may catch
         self.by_function.update(assertions.replacements(self.refused))
         self.by_function[torch._assert] = assertions.dropped(self.refused, torch._assert)
         self.by_function.update(side_doors.replacements())
@@ -119,8 +119,8 @@ class Interceptor:
         return replacement(original, self.prime, *args, **kw)
 
     def count_op(self) -> None:
-        """Adds an op. Raises CaptureError if these are more than `most_ops`, before a trace of a
-        loop over thousands of rows has no end."""
+        """Counts an op. Raises CaptureError above `most_ops`, which bounds the trace of long
+        loops."""
         self.ops += 1
         if self.most_ops is not None and self.ops > self.most_ops:
             raise RowsError(
@@ -132,8 +132,8 @@ class Interceptor:
     # --- losses ---
 
     def _class_loss(self, name: str) -> Callable[..., Tensor]:
-        """Returns the replacement of a loss of classes; a mean's weight counts the targets that are
-        not ignored."""
+        """Returns the replacement of a classification loss. Its normaliser counts the targets not
+        ignored."""
 
         def loss(*args: Any, **kwargs: Any) -> Tensor:
             original = self._original[name]
@@ -181,7 +181,8 @@ class Interceptor:
         return loss
 
     def mean(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """`mean()` over everything is a mean loss; a mean over the batch divides by a count."""
+        """Replaces `mean()`: over everything it is a mean loss, over the batch a division by a
+        count."""
         dims = kwargs.get("dim", kwargs.get("axis", args[0] if args else None))
         kwargs_left = {k: v for k, v in kwargs.items() if v is not None}
         if dims is None and not args and not kwargs_left.keys() - {"dtype"}:
@@ -197,7 +198,7 @@ class Interceptor:
         return torch.Tensor.mean(input, *args, **kwargs)
 
     def variance(self, original: Any, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """`var()` and `std()`; over the batch they divide by a count."""
+        """Replaces `var()` and `std()`, which divide by a count over the batch."""
         given = dict(kwargs)
         dims = given.pop("dim", given.pop("axis", None))
         for value in args:  # var(x, unbiased), var(x, dim, unbiased, keepdim)
@@ -219,7 +220,8 @@ class Interceptor:
     # --- pooling ---
 
     def adaptive_pool(self, spatial: int) -> Callable[..., Tensor]:
-        """Returns the replacement of `F.adaptive_avg_pool<spatial>d`: a mean if the output is 1."""
+        """Returns the replacement of `F.adaptive_avg_pool<spatial>d`: a mean if the output size is
+        1."""
         name = f"adaptive_avg_pool{spatial}d"
 
         def pool(input: Tensor, output_size: Any) -> Tensor:
@@ -232,7 +234,7 @@ class Interceptor:
 
 
 class _NoCheckpoint:
-    """In place of reentrant activation checkpointing: the planner decides what is recomputed."""
+    """Replaces reentrant activation checkpointing: the planner chooses the recomputation."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
@@ -242,7 +244,7 @@ class _NoCheckpoint:
 def _said_causal(
     mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
-    """In place of the look at the values of a mask, which masks the same if it is not looked at."""
+    """Replaces the test of a mask's values. The mask gives the same result without the test."""
     return is_causal is True
 
 
@@ -255,8 +257,8 @@ def _cond(*args: Any, **kwargs: Any) -> Any:
 
 
 def _refuse_conversion(self: nn.Module, change: Callable[[Tensor], Tensor], *_: Any) -> nn.Module:
-    """In place of what `module.to()` and the like do to parameters and buffers: another device is
-    nothing here, another type cannot be had for one call."""
+    """Replaces the conversion of tensors in `module.to()` and the like. A change of device has no
+    effect; a change of type is impossible for one call."""
     for name, tensor in (*self.named_parameters(), *self.named_buffers()):
         if (found := change(tensor).dtype) != tensor.dtype:
             raise CaptureError(
@@ -267,14 +269,14 @@ def _refuse_conversion(self: nn.Module, change: Callable[[Tensor], Tensor], *_: 
 
 
 def _forward_inside(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of the forward of what divides the batch over devices: the plan does."""
+    """Replaces the forward of data-parallel wrappers: the plan divides the batch."""
     return self.module(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """What torch.compile has compiled runs as it was written inside the block."""
-    import torch._dynamo.config  # only who captures waits for it
+    """Runs code compiled by torch.compile uncompiled inside the block."""
+    import torch._dynamo.config  # slow import, needed only in capture
 
     with (
         torch.compiler.set_stance("force_eager"),
@@ -284,7 +286,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor of torch.autocast for a model whose tensors are fakes on the cpu."""
+    """Returns the constructor of torch.autocast for a model of fake tensors on the CPU."""
 
     def init(
         self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
@@ -297,8 +299,8 @@ def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def on_one_device(device: torch.device) -> AbstractContextManager[None]:
-    """Lets a model run on one device: what divides its batch over several does nothing, and on a
-    CPU autocast is that of the CPU."""
+    """Lets a model run on one device: data-parallel wrappers do nothing, and on a CPU autocast is
+    that of the CPU."""
     patches: list[Patch] = [
         (wrapper, "forward", _forward_inside)
         for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -310,7 +312,7 @@ def on_one_device(device: torch.device) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def intercept(interceptor: Interceptor) -> Iterator[None]:
-    """Puts the replacements in force inside the block."""
+    """Activates the replacements inside the block."""
     with (
         patched(_patches(interceptor)),
         uncompiled(),

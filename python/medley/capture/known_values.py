@@ -1,4 +1,4 @@
-"""Values that a trace knows although its tensors are fake: those made from sizes alone."""
+"""Values that a trace can compute although its tensors are fake: those made only from sizes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-_LARGEST = 1 << 26  # elements of a tensor that is worth computing
-# These ops read the sizes of their tensors, and no values.
+_LARGEST = 1 << 26  # most elements of a computed tensor
+# These ops read only the sizes of their tensors.
 _OF_SIZES = ("full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros")
 
 
 def is_known(x: Tensor, fact: Callable[[Tensor], Tensor]) -> bool:
-    """Returns whether `fact`, a bool [] of the values of a tensor that is being traced, holds.
-
-    Returns False if the values depend on the batch, the state of the model or random numbers, and
-    outside of a trace.
-    """
+    """Returns whether `fact`, a bool [] computed from a traced tensor, is true. Returns False
+    outside of a trace, or if the values depend on the batch, the state of the model or random
+    values."""
     mode = get_proxy_mode()
     wrapped = getattr(x, "elem", None)
     if mode is None or not isinstance(wrapped, Tensor):
@@ -39,7 +37,7 @@ def is_known(x: Tensor, fact: Callable[[Tensor], Tensor]) -> bool:
 
 
 def _value(node: Node, root: Any, known: dict[Node, Tensor | None]) -> Tensor | None:
-    """Computes a node of the graph, and each node that it is made of once."""
+    """Computes a node of the graph, with each of its inputs once."""
     if node not in known:
         known[node] = _computed(node, root, known)
     return known[node]

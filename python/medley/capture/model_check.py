@@ -1,4 +1,4 @@
-"""What can be said of a model before it runs: scripted, lazy."""
+"""Checks of a model before it runs: scripted or lazy modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from medley.capture.errors import CaptureError
 
 
 def check_model(model: Any) -> None:
-    """Raises CaptureError, naming the module and what to pass instead, for a model that cannot be
-    traced whatever its forward does."""
+    """Raises CaptureError for a model that can never be traced, naming the module and a
+    replacement."""
     if not isinstance(model, nn.Module):
         raise CaptureError(
             f"model: expected a torch.nn.Module, found {type(model).__name__}: capture reads "

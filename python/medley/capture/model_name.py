@@ -1,9 +1,11 @@
-"""Models by name, for the command line.
+"""Models by name, for the command line. A name is one of these:
 
-medley_extras.models:gpt                       function of a module: returns (model, example batch)
-medley_extras.models:bert?size=base&layers=48  with arguments: numbers, true, false, none or words
-hf:mixtral?size=tiny&num_local_experts=16  a kind of model of transformers, fields of its config
-hf:config.json                          a config of transformers
+medley_extras.models:gpt    function of a module: returns (model, example batch)
+medley_extras.models:bert?size=base&layers=48
+                            with arguments: numbers, true, false, none or words
+hf:mixtral?size=tiny&num_local_experts=16
+                            a model type of transformers, fields of its config
+hf:config.json              a config of transformers
 """
 
 from __future__ import annotations
@@ -20,10 +22,8 @@ from medley import extras
 
 
 def load(name: str, batch: tuple[int, int] | None = None) -> tuple[nn.Module, Any]:
-    """Returns a model and its example batch, of `batch` = (rows, length) if given.
-
-    Raises ValueError naming what was expected.
-    """
+    """Returns a model and its example batch, with `batch` = (rows, length) if given. Raises
+    ValueError for an invalid name."""
     kind, separator, rest = name.partition(":")
     if not separator or not rest:
         raise ValueError(
@@ -79,7 +79,7 @@ def _call(module: str, function: str, options: dict[str, Any]) -> Any:
 
 
 def _resize(example: Any, rows: int, length: int) -> Any:
-    """Returns the batch with other rows, and another length of what is as long as the tokens."""
+    """Returns the batch with other rows, and another length for inputs as long as the tokens."""
     values = list(example.values()) if isinstance(example, Mapping) else example
     tensors = values if isinstance(values, (list, tuple)) else [values]
     tokens = [t for t in tensors if isinstance(t, Tensor) and t.dim() > 1]

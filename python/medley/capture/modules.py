@@ -1,4 +1,4 @@
-"""Which module is running: the path for every captured op, and stable names for dropout sites."""
+"""The running module: the path of every captured op, and stable sites of random ops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "custom_ops.py")
 
 
 def is_user_file(path: str) -> bool:
-    """Returns whether a frame of this file belongs to the model: neither PyTorch's nor ours."""
+    """Returns whether a file belongs to the model rather than to PyTorch or Medley."""
     return not (
         path.startswith((_LIBRARY, _OURS, "<")) or path == _OPS or path.endswith("contextlib.py")
     )
@@ -47,7 +47,7 @@ def calling_line() -> str:
 
 
 def forward_line(model: Any) -> str:
-    """Returns "file.py:12", where a function or the forward of a module is written, or ""."""
+    """Returns "file.py:12", the definition of a function or of the forward of a module, or ""."""
     if isinstance(model, torch.jit.ScriptModule):
         found = re.search(r"([^\s/]+\.py:\d+)", str(getattr(model, "graph", "")))
         return found[1] if found else ""
@@ -58,7 +58,7 @@ def forward_line(model: Any) -> str:
 
 @contextlib.contextmanager
 def placed(model: Any) -> Iterator[None]:
-    """Gives a CaptureError from the block the line of forward, unless it names a line."""
+    """Adds the line of forward to a CaptureError from the block, unless it names a line."""
     try:
         yield
     except CaptureError as error:
@@ -68,11 +68,8 @@ def placed(model: Any) -> Iterator[None]:
 
 
 def holders(name: str) -> list[Any]:
-    """Returns the Python modules that have been imported and have something of this name.
-
-    Those of installed packages, which are thousands, are looked through again only once another has
-    been imported.
-    """
+    """Returns the imported Python modules with an attribute of this name. Installed packages have
+    thousands of modules. They are searched again only after a new import."""
     names = _looked_through(name, len(sys.modules), next(reversed(sys.modules)))
     modules = [sys.modules.get(each) for each in names]
     return [module for module in modules if name in getattr(module, "__dict__", ())]
@@ -80,7 +77,7 @@ def holders(name: str) -> list[Any]:
 
 @functools.lru_cache(maxsize=8)
 def _looked_through(name: str, count: int, latest: str) -> list[str]:
-    """Returns the modules that have the name, and those that may yet be given one."""
+    """Returns the modules with the name, and those that may still receive it."""
     found = []
     for module, value in list(sys.modules.items()):
         content = getattr(value, "__dict__", {})
@@ -91,10 +88,8 @@ def _looked_through(name: str, count: int, latest: str) -> list[str]:
 
 
 class ModuleStack:
-    """The paths of the modules whose forward is running, innermost last.
-
-    `enter(path)`, if given, is entered and left together with each module.
-    """
+    """The paths of the modules whose forward is running, innermost last. `enter(path)`, if given,
+    is entered and left with each module."""
 
     def __init__(self, enter: Callable[[str], AbstractContextManager[None]] | None = None) -> None:
         self._enter = enter
@@ -105,11 +100,11 @@ class ModuleStack:
 
     @property
     def path(self) -> str:
-        """The path of the innermost running module, "" for the root or outside of any."""
+        """The path of the innermost running module, or "" for the root or outside of any."""
         return self._paths[-1] if self._paths else ""
 
     def site(self) -> int:
-        """Returns a stable 31-bit number for the next random op of the running module."""
+        """Returns a stable 31-bit site for the next random op of the running module."""
         count = self._calls.get(self.path, 0)
         self._calls[self.path] = count + 1
         digest = hashlib.sha256(f"{self.path}#{count}".encode()).digest()
@@ -130,20 +125,21 @@ class ModuleStack:
             self._open.pop().__exit__(None, None, None)
 
     def clear(self) -> None:
-        """Ends whatever an exception left running; `failed` is then the innermost of it."""
+        """Removes the modules that an exception left running. `failed` becomes the innermost
+        one."""
         self.failed = self.path
         while self._paths:
-            # What an exception unwound before us took the annotation along.
+            # The exception may have removed the annotation already.
             with contextlib.suppress(KeyError):
                 self.pop()
 
     def mark(self) -> tuple[list[str], dict[str, int]]:
-        """Returns which modules are running and what they have drawn, for `resumed`."""
+        """Returns the running modules and their numbers of random ops, for `resumed`."""
         return list(self._paths), dict(self._calls)
 
     @contextlib.contextmanager
     def resumed(self, mark: tuple[list[str], dict[str, int]]) -> Iterator[None]:
-        """Inside the block modules run and draw as they did at `mark`."""
+        """Restores the modules and their random ops at `mark` inside the block."""
         before = self.mark()
         self._paths, self._calls = list(mark[0]), dict(mark[1])
         try:
@@ -153,7 +149,7 @@ class ModuleStack:
 
     @contextlib.contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        """Follows the forward of every submodule of `model` inside the block, by hooks."""
+        """Tracks the forward of every submodule of `model` inside the block, by hooks."""
         handles: list[Any] = []
         try:
             for path, module in model.named_modules():

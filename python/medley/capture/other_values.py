@@ -1,4 +1,4 @@
-"""A few rows of an example batch, and the same rows with other values."""
+"""A few rows of an example batch, and variants with other values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _PRIME = 10_000_019  # a number of rows that no batch has
 
 
 def few_rows(batch: Batch, count: int, first: int = 0) -> list[Tensor]:
-    """Returns the tensors of rows of the example from `first` on, which are repeated if it has
-    fewer."""
+    """Returns `count` rows of the example's tensors, starting at `first` and repeated as needed."""
     found = []
     for tensor, dim, times in _places(batch):
         if dim is not None:
@@ -26,8 +25,8 @@ def few_rows(batch: Batch, count: int, first: int = 0) -> list[Tensor]:
 
 
 def others(batch: Batch, tensors: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Yields batches of other values and what they have, from the one that differs most: hidden
-    rows, texts that begin anew inside a row, other tokens; then rows in another order only."""
+    """Yields batches of other values with a description, the most different one first: hidden rows,
+    texts that restart inside a row, other tokens, and last the rows in another order."""
     places = list(_places(batch))
     order = [
         tensor if dim is None else tensor.roll(times, dim)
@@ -54,7 +53,7 @@ def others(batch: Batch, tensors: Sequence[Tensor]) -> Iterator[tuple[str, list[
 
 
 def _places(batch: Batch) -> Iterator[tuple[Tensor, int | None, int]]:
-    """Yields each tensor with the dim that holds its rows and how many entries each row has."""
+    """Yields each tensor with the dim of its rows and its entries per row."""
     for tensor, sizes in zip(batch.tensors, batch.shapes(_PRIME), strict=True):
         dims = [dim for dim, size in enumerate(sizes) if size != tensor.shape[dim]]
         dim = dims[0] if dims else None
@@ -68,10 +67,10 @@ def _scaled(rows: Tensor) -> Tensor:
 
 
 def _other(rows: Tensor, hide_all: bool) -> Tensor:
-    """Returns rows of the kind of these: masks, additive masks, positions, numbers of classes."""
+    """Returns rows of the same type as these: masks, additive masks, positions, class indices."""
     change: Callable[[Tensor], Tensor] = _reflected
     if _is_mask(rows):
-        seen = bool(rows.double().mean() >= 0.5)  # what most positions have
+        seen = bool(rows.double().mean() >= 0.5)  # value at most positions
         return _hidden(rows, torch.full_like(rows, not seen), hide_all)
     if _is_additive_mask(rows):
         return _hidden(rows, torch.full_like(rows, rows.min().item()), hide_all)
@@ -102,8 +101,8 @@ def _is_positions(rows: Tensor) -> bool:
 
 
 def _hidden(rows: Tensor, hidden: Tensor, hide_all: bool) -> Tensor:
-    """Returns masks of which the first row, or its first half, hides all, and the last row the end:
-    the last dim has the keys."""
+    """Returns masks that hide all of the first row, or its first half, and the end of the last row.
+    The last dim has the keys."""
     changed, length = rows.clone(), rows.shape[-1]
     first = length if hide_all else length // 2
     changed[:1, ..., :first] = hidden[:1, ..., :first]
@@ -114,7 +113,7 @@ def _hidden(rows: Tensor, hidden: Tensor, hide_all: bool) -> Tensor:
 
 
 def _begun_anew(rows: Tensor) -> Tensor:
-    """Returns positions that begin at zero again in the middle, another one in each row."""
+    """Returns positions that restart at zero in the middle, at another place in each row."""
     changed, length = rows.clone(), rows.shape[-1]
     for row in range(len(rows)):
         cut = 1 + (length // 2 + row - 1) % (length - 1)
@@ -123,8 +122,8 @@ def _begun_anew(rows: Tensor) -> Tensor:
 
 
 def _reflected(rows: Tensor) -> Tensor:
-    """Returns whole numbers from the same range: the least becomes the greatest. Negative ones,
-    which stand for no class, stay."""
+    """Returns integers from the same range: the least becomes the greatest. Negative ones, which
+    mean no class, stay."""
     if rows.dtype == torch.bool or not rows.numel():
         return rows.clone()
     counted = rows[rows >= 0]

@@ -1,4 +1,4 @@
-"""Where a graph and its model part: the first module whose output the graph does not have."""
+"""The first module whose output differs between a graph and its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from medley.capture.graph_text import GraphText
 
-_MOST_BYTES = 2 << 30  # of values of a graph that are looked at together
+_MOST_BYTES = 2 << 30  # bytes of graph values compared at a time
 
 
 @dataclasses.dataclass
@@ -26,7 +26,7 @@ class _Call:
 
 
 class _Seen:
-    """A tensor on its way into a module or out of it, and what of the graph is equal to it."""
+    """A tensor at the entry or exit of a module, and the graph values equal to it."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.values = tensor.detach().clone()
@@ -43,7 +43,7 @@ class _Seen:
         if gap > bound and not self.is_found and abs(_most(mine) - _most(other)) <= bound:
             if self.ordered is None:
                 self.ordered = mine.sort().values
-            self.is_found = _most(self.ordered - other.sort().values) <= bound  # as transposed
+            self.is_found = _most(self.ordered - other.sort().values) <= bound  # a transposition
         self.is_found |= gap <= bound
         if of_module:
             self.has_candidate = True
@@ -94,11 +94,9 @@ def first_parting(
     relative: float,
 ) -> str:
     """Returns "module 'a.b', file.py:12" of the first module whose inputs the graph has and whose
-    output it does not have; if there is none, the module of the first of `names`, such as
-    "gradient:a.b.weight".
-
-    `run` gives the results of the ops at these places, `known` is what the graph begins with.
-    """
+    output it lacks. Otherwise it returns the module of the first of `names`, such as
+    "gradient:a.b.weight". `run` returns the results of the ops at given places. `known` has the
+    inputs of the graph."""
     seen = [each for call in recorder.calls for each in (*call.inputs, *call.outputs)]
     for tensor in known:
         for each in seen:
@@ -129,7 +127,8 @@ def _values(
     sizes: set[int],
     run: Callable[[Sequence[int]], Mapping[str, Tensor]],
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Yields the floating results of forward that have so many elements, a few bytes at a time."""
+    """Yields the floating-point results of forward with these numbers of elements, a few at a
+    time."""
     batch: list[int] = []
     held = 0
 
@@ -153,8 +152,8 @@ def _values(
 
 
 def owner_of(text: GraphText, recorder: Recorder, names: Sequence[str]) -> str:
-    """Returns "module 'a.b', file.py:12" of the named tensors; of several, the module that is
-    called last, since gradients come from the loss."""
+    """Returns "module 'a.b', file.py:12" of the named tensors. Among several it is the module
+    called last, because gradients flow from the loss."""
     order = {call.path: number for number, call in enumerate(recorder.calls)}
     paths = [name.partition(":")[2].rpartition(".")[0] for name in names]
     path = max(paths, key=lambda each: order.get(each, -1), default="")
@@ -168,6 +167,6 @@ def _seen(value: Any) -> list[_Seen]:
 
 
 def _most(x: Tensor) -> float:
-    """Returns the largest element; infinity if there is none that is a number."""
+    """Returns the largest element, or infinity if all are NaN."""
     largest = float(x.abs().max())
     return largest if math.isfinite(largest) else math.inf

@@ -1,4 +1,4 @@
-"""Functions that others stand for: attributes of modules and classes, and calls of PyTorch."""
+"""Replacement of functions: attributes of modules and classes, and calls of PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Patch = tuple[Any, str, Any]  # owner, name, replacement
 
 @contextlib.contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
-    """Puts replacements in force inside the block, each before the next is made."""
+    """Activates replacements inside the block, each before the next one is made."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in patches:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -23,7 +23,7 @@ def patched(patches: Iterable[Patch]) -> Iterator[None]:
 
 
 class Replacing(TorchFunctionMode):
-    """Calls what stands for a function in a table, with `scope` around every call."""
+    """Calls the replacement that a table has for a function, with `scope` around every call."""
 
     def __init__(
         self,

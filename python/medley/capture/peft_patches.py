@@ -1,5 +1,5 @@
-"""What is replaced inside the peft package while a model with its adapters is captured: LoHa and
-LoKr ask a random number whether to leave a layer out, also where `module_dropout` is zero."""
+"""Replacements inside peft while a model with its adapters is captured. LoHa and LoKr draw a random
+value to decide whether to skip a layer, even if `module_dropout` is 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from medley.capture.patches import Patch
 
 
 def peft_patches() -> Iterator[Patch]:
-    """Yields (owner, name, replacement) for what of peft has been imported."""
+    """Yields (owner, name, replacement) for the imported modules of peft."""
     for kind in ("loha", "lokr"):
         layer = sys.modules.get(f"peft.tuners.{kind}.layer")
         if hasattr(layer, "torch"):
@@ -22,7 +22,7 @@ def peft_patches() -> Iterator[Patch]:
 
 
 class _Torch:
-    """PyTorch for these modules, whose rand() serves that question only."""
+    """PyTorch as these modules see it. They use rand() only for that decision."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)

@@ -1,11 +1,11 @@
-"""Pictures of any size, as Qwen2-VL and Qwen2.5-VL have them: patches, and a grid for each picture.
+"""Images of any size, as in Qwen2-VL and Qwen2.5-VL: patches, and a grid per image.
 
-The originals loop over the grids, and their attention over the pictures. Here positions and the
-patches that see one another are functions of tensors, each row by itself:
+The originals loop over grids, and their attention over images. Here positions and attention masks
+of patches are functions of tensors, separately for each row:
 
     grids      [rows, pictures, 3]: frames, height, width in patches; 0 pads
-    patches    [rows, patches]: which picture, frame, height, width a patch has
-    positions  [3, rows, tokens]: of frame, height and width, as the language model turns them
+    patches    [rows, patches]: picture, frame, height, width of a patch
+    positions  [3, rows, tokens]: of frame, height and width, as the language model rotates them
 """
 
 from __future__ import annotations
@@ -32,30 +32,32 @@ _MODELS = (
 
 
 class _Patches(NamedTuple):
-    """Where the patches of each row are, [rows, patches]; `width_of`: how wide their picture is."""
+    """The places of the patches of each row, [rows, patches]. `width_of`: width of their image."""
 
     picture: Tensor
     frame: Tensor
     height: Tensor
     width: Tensor
-    size_of: Tensor  # patches of a frame
+    size_of: Tensor  # patches per frame
     width_of: Tensor
 
 
 def _entry(of_pictures: Tensor, picture: Tensor) -> Tensor:
-    """Returns the entry [rows, n] of the picture of each element; of padding the last one."""
+    """Returns the entry [rows, n] of the image of each element. Padding takes the last image."""
     return of_pictures.gather(1, picture.clamp(max=of_pictures.shape[1] - 1))
 
 
 def _begun(sizes: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the picture that each place [rows, n] is in, and how far behind its first place."""
+    """Returns the image of each place [rows, n], and its offset from the first place of the
+    image."""
     ends = sizes.cumsum(1)
     picture = (place.unsqueeze(-1) >= ends.unsqueeze(1)).sum(-1)
     return picture, place - _entry(ends - sizes, picture)
 
 
 def _patches(grids: Tensor, count: int, merged: int) -> _Patches:
-    """Patches lie in blocks of `merged` x `merged`, block after block."""
+    """Returns the places of patches. They are in blocks of `merged` x `merged`, block after
+    block."""
     sizes = grids.prod(-1)
     place = torch.arange(count).expand(grids.shape[0], -1)
     picture, offset = _begun(sizes, place)
@@ -75,12 +77,13 @@ def _patches(grids: Tensor, count: int, merged: int) -> _Patches:
 
 
 def _same(group: Tensor) -> Tensor:
-    """Returns which patches see one another, [rows, 1, patches, patches]: those of one group."""
+    """Returns which patches attend to each other, [rows, 1, patches, patches]: those of one
+    group."""
     return group[:, None, :, None] == group[:, None, None, :]
 
 
 def _vision(self: Any, pixels: Tensor, grid_thw: Tensor, **options: Any) -> Any:
-    """In place of the forward of a vision tower: pixels [rows * patches, width], grids as above."""
+    """Replaces the forward of a vision tower: pixels [rows * patches, width], grids as above."""
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
     merged, count = self.spatial_merge_size, pixels.shape[0] // grid_thw.shape[0]
@@ -109,7 +112,7 @@ def _attention(
     position_embeddings: tuple[Tensor, Tensor],
     **options: Any,
 ) -> Tensor:
-    """In place of the forward of a vision tower's attention; `cu_seqlens`: as of `_same`."""
+    """Replaces the forward of a vision tower's attention. `cu_seqlens` is the mask of `_same`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     own = sys.modules[type(self).__module__]
@@ -133,8 +136,8 @@ def _attention(
 
 
 def _positions(original: Callable[..., Tensor | None], self: Any, **given: Any) -> Tensor | None:
-    """In place of `compute_3d_position_ids`: a text's tokens count up, a picture counts its frames,
-    heights and widths from there, and the text behind it goes on behind the largest of these."""
+    """Replaces `compute_3d_position_ids`. Tokens of a text count up. An image counts frames,
+    heights and widths from there, and the text after it continues after the largest of these."""
     ids, grids, kinds = (
         given.get(name) for name in ("input_ids", "image_grid_thw", "mm_token_type_ids")
     )
@@ -160,13 +163,13 @@ def _positions(original: Callable[..., Tensor | None], self: Any, **given: Any) 
 
 
 def grid_patches(rows: int) -> Iterator[Patch]:
-    """Yields owner, name and replacement for batches of so many rows, of the models imported."""
+    """Yields owner, name and replacement for batches of `rows` rows, for the imported models."""
 
     def features(self: Any, pixel_values: Tensor, image_grid_thw: Tensor, **options: Any) -> Any:
         grids = image_grid_thw.reshape(rows, -1, 3)
         options.pop("return_dict", None)
         outputs = self.visual(pixel_values.type(self.visual.dtype), grid_thw=grids, **options)
-        outputs.pooler_output = [outputs.pooler_output]  # the original has a list of pictures
+        outputs.pooler_output = [outputs.pooler_output]  # the original has a list of images
         return outputs
 
     for kind, model, tower, attention in _MODELS:

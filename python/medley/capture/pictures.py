@@ -1,8 +1,6 @@
-"""Picture features among the words of a row, where each row has equally many pictures.
-
-PyTorch scatters the features of all rows in one sequence; here each row takes its own, so that rows
-stay apart, and what pads a row's pictures is never taken.
-"""
+"""Image features among the words of a row, if each row has equally many images. PyTorch scatters
+the features of all rows in one sequence. Here each row takes its own features, so rows stay
+independent and padding is never used."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from medley.capture.picture_grids import grid_patches
 def masked_scatter(
     original: Callable[..., Tensor], rows: int, input: Tensor, mask: Tensor, source: Tensor
 ) -> Tensor:
-    """`Tensor.masked_scatter` of a batch of so many rows: the n-th place of a row that the mask has
-    takes the n-th element of the row's part of `source`."""
+    """Replaces `Tensor.masked_scatter` for `rows` rows: the n-th selected place of a row receives
+    the n-th element of the row's part of `source`."""
     if input.dim() < 2 or input.shape[0] != rows or source.numel() % rows:
         return original(input, mask, source)
     width = input.shape[-1]
@@ -38,14 +36,15 @@ def masked_scatter(
 
 
 def _is_of_words(mask: Tensor, input: Tensor) -> bool:
-    """Returns whether a mask says the same of all features of a word."""
+    """Returns whether a mask is equal for all features of a word."""
     if mask.dim() != 3 or mask.shape[:2] != input.shape[:2]:
         return False
     return mask.shape[2] == 1 or mask.stride(2) == 0
 
 
 def unbind(original: Callable[..., Any], rows: int, input: Tensor, dim: int = 0) -> Any:
-    """`Tensor.unbind` of pictures, whose parts are joined again: all of them are one part."""
+    """Replaces `Tensor.unbind` of images whose parts are concatenated again: all of them are one
+    part."""
     if dim == 0 and input.dim() > 1 and input.shape[0] and input.shape[0] % rows == 0:
         return (input.flatten(0, 1),)
     return original(input, dim)
@@ -54,12 +53,12 @@ def unbind(original: Callable[..., Any], rows: int, input: Tensor, dim: int = 0)
 def keep_all(
     self: Any, pixel_values: Tensor, pixel_attention_mask: Tensor | None = None, **options: Any
 ) -> Any:
-    """In place of `get_image_features` of Idefics 3 and SmolVLM, which drops pictures that are all
-    zero: here they stay, and no word takes them."""
+    """Replaces `get_image_features` of Idefics 3 and SmolVLM, which drops images of only zeros.
+    Here they stay, and no word uses them."""
     pixels = pixel_values.to(dtype=self.dtype).flatten(0, 1)
     if pixel_attention_mask is None:
         mask = torch.ones((pixels.shape[0], *pixels.shape[2:]), dtype=torch.bool)
-    else:  # a picture that sees nothing of itself gives no numbers
+    else:  # an image that attends to no part of itself gives NaN
         mask = pixel_attention_mask.flatten(0, 1).bool()
         mask = mask | ~mask.flatten(1).any(1)[:, None, None]
     size = self.config.vision_config.patch_size
@@ -75,8 +74,7 @@ def keep_all(
 
 
 def picture_patches(rows: int) -> Iterator[Patch]:
-    """Yields owner, name and replacement of what a capture of so many rows needs of models with
-    pictures."""
+    """Yields the replacements that a capture of `rows` rows needs for models with images."""
     yield from grid_patches(rows)
     for kind, owner in (("idefics3", "Idefics3Model"), ("smolvlm", "SmolVLMModel")):
         module = sys.modules.get(f"transformers.models.{kind}.modeling_{kind}")

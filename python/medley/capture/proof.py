@@ -1,8 +1,5 @@
-"""A graph beside the model that it was captured from: what the model returns, computes of its
-buffers and gives as gradients has to be the same, on a few rows of real values.
-
-The model is called as it is; only what draws random numbers is replaced (draws.py).
-"""
+"""Comparison of a graph with its model on a few rows of real values: outputs, buffers, gradients.
+The model runs unchanged, except that random functions are replaced (draws.py)."""
 
 from __future__ import annotations
 
@@ -34,25 +31,25 @@ from medley.capture.state import Attributes, RandomStates
 from medley.data.pictures import Pictures
 
 ROWS = 4
-_LARGE = 10_000_000  # parameters, from which on two rows are enough
-_MOST_FLOPS = 2e13  # of all that is run: minutes on a few cores
-_FEW_FLOPS = 1e9  # which one thread has done before others have begun
+_LARGE = 10_000_000  # parameters from which two rows suffice
+_MOST_FLOPS = 2e13  # over all runs: minutes on a few cores
+_FEW_FLOPS = 1e9  # below this one thread is the fastest
 _SEED, _STEP = 20, 26
 
 
 class _UnableError(Exception):
-    """Why a graph cannot be run beside the model here."""
+    """The reason why a graph cannot be compared with the model here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How both sides compute: as they are, in float64, or with weights that are rounded anew."""
+    """The arithmetic of both sides: as given, in float64, or with weights rounded differently."""
 
     double: bool = False
     rounded: float = 0.0
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Returns the copy of a parameter, buffer or tensor of the batch that is computed with."""
+        """Returns the copy of a parameter, buffer or batch tensor in this precision."""
         tensor = tensor.detach()
         if not tensor.is_floating_point():
             return tensor.clone()
@@ -78,15 +75,15 @@ def prove(
     carry: Mapping[str, str] = MappingProxyType({}),
     train: Callable[[Values], Values] | None = None,
 ) -> str:
-    """Runs a graph and its model side by side on a few rows of the example, then with other values.
-    `rows`: the dims that have them, by name.
+    """Compares a graph with its model on a few rows of the example, then with other values. `rows`:
+    the dims of the rows by name.
 
-    `train` makes a step of two equal micro-batches, each a batch of its own, of the tensors of a
-    batch by name. The comparison is then that of its loss and gradients with the mean of both
-    micro-batches in plain PyTorch.
+    `train` makes a step of two equal micro-batches, each a batch of its own, from the tensors of a
+    batch by name. Its loss and gradients are then compared with the mean of both micro-batches in
+    plain PyTorch.
 
-    Returns "" or why they could not be compared. The model is left as it was. Raises CaptureError
-    that names the first module whose output is another one in the graph.
+    Returns "" or the reason why they cannot be compared. The model stays unchanged. Raises
+    CaptureError naming the first module whose output differs in the graph.
     """
     batch = read_batch(example_batch, rows, pictures)
     with quantized.as_buffers(model), own_state(), _left_as_it_was(model), quiet():
@@ -115,8 +112,8 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 class _Pair:
-    """Both sides, on the device of the model; under autocast on the CPU, whose list of ops is that
-    of the graph."""
+    """Both sides on the device of the model. Under autocast it is the CPU, whose list of cast ops
+    is that of the graph."""
 
     def __init__(
         self,
@@ -162,7 +159,7 @@ class _Pair:
         self._eps = torch.finfo(text.coarsest()).eps
 
     def _require_inputs(self, state: Values, constants: Mapping[str, Tensor]) -> None:
-        """Raises _UnableError if the graph is of other tensors than these."""
+        """Raises _UnableError if the graph has other inputs than these."""
         known = {
             f"batch:{n}": t for n, t in zip(self._batch.names, self._batch.tensors, strict=True)
         }
@@ -184,8 +181,8 @@ class _Pair:
                 )
 
     def require_room(self, however_large: bool) -> float:
-        """Returns about how many operations the comparison takes. Raises _UnableError where these
-        take minutes, or more memory than this machine has."""
+        """Returns the approximate number of operations of the comparison. Raises _UnableError if
+        they take minutes, or more memory than this machine has."""
         sizes = self._symbols(other_values.few_rows(self._batch, self._rows))
         self._require_memory(4, 1, sizes)
         work = 12 * self._text.flops(sizes)  # forward and backward, both sides, both batches
@@ -194,8 +191,8 @@ class _Pair:
         return work
 
     def _require_memory(self, states: int, results: int, sizes: Mapping[str, int]) -> None:
-        """Raises _UnableError if so many times the parameters and buffers, and the results of
-        forward, take more memory than this machine has."""
+        """Raises _UnableError if `states` times the parameters and buffers, and `results` times the
+        forward results exceed the memory of this machine."""
         from medley.checkpoint import available_memory
 
         state = sum(each.numel() * each.element_size() for each in self._state.values())
@@ -208,7 +205,7 @@ class _Pair:
             )
 
     def compare_all(self) -> None:
-        """Compares on the example and on one batch of other values that the model takes."""
+        """Compares on the example, and on one batch of other values that the model accepts."""
         while True:
             tensors = other_values.few_rows(self._batch, self._rows)
             try:
@@ -222,15 +219,15 @@ class _Pair:
             try:
                 self._compare(changed, f"the example batch {what}", may_be_odd=True)
                 return
-            except _OddError:  # the model makes nothing of such values
+            except _OddError:  # the model does not accept such values
                 continue
 
     def _compare(self, tensors: list[Tensor], what: str, may_be_odd: bool) -> None:
-        """Raises CaptureError if both sides differ; _OddError if the model fails on the batch or
-        gives no number, where that `may_be_odd`."""
+        """Raises CaptureError if both sides differ. With `may_be_odd` it raises _OddError if the
+        model fails on the batch or returns NaN."""
         try:
             found = self._of_graph(tensors, _AS_IT_IS)
-        except (IndexError, RuntimeError):  # an index of no row, a class of no loss
+        except (IndexError, RuntimeError):  # an index outside the rows or classes
             if may_be_odd:
                 raise _OddError from None
             raise
@@ -243,14 +240,14 @@ class _Pair:
         near = 0.05 if self._eps < 1e-4 else 0.25
         suspects, wrong = [], []
         names = sorted(wanted.keys() | found.keys(), key=lambda name: name.startswith("g"))
-        with threads(1):  # for a part in a cache, threads wait longer than they work
+        with threads(1):  # a part in the cache is faster with one thread
             gaps = {name: gap_of(wanted.get(name), found.get(name)) for name in names}
         scale = max((gaps[name][1] for name in names if name.startswith("gradient:")), default=0.0)
         for name, (gap, size) in gaps.items():
             if not gap <= factor * self._eps * size:
                 suspects.append(name)
                 floor = 1e3 * self._eps * scale if name.startswith("gradient:") else 0.0
-                # A count jumps where a rounding decides: float64 tells.
+                # A count is discontinuous under rounding; float64 decides.
                 if not gap <= near * size + floor and not name.startswith("metric:"):
                     wrong.append(name)
         if not suspects:
@@ -261,9 +258,8 @@ class _Pair:
     def _is_rounding(
         self, tensors: list[Tensor], wanted: Values, found: Values, suspects: Sequence[str]
     ) -> bool:
-        """Returns whether the rounding of both sides explains how far they are apart: whether they
-        agree in float64, or are no further apart than the model is from itself with its weights
-        rounded anew."""
+        """Returns whether rounding explains the difference: both sides agree in float64, or differ
+        by no more than the model does with its weights rounded differently."""
         self._unchanged.clear()
         self._require_memory(8, 2, self._symbols(tensors))  # in float64
         left = list(suspects)
@@ -359,7 +355,7 @@ class _Pair:
         may_be_odd: bool = False,
         recorder: Recorder | None = None,
     ) -> tuple[Values, list[str]]:
-        """Returns what the model gives beside what the graph has `found`, and the parameters that
+        """Returns the model's values for all that the graph has `found`, and the parameters that
         forward changes."""
 
         unchanged, self._unchanged = self._unchanged, {}
@@ -407,7 +403,7 @@ class _Pair:
         return wanted, changed
 
     def _changed(self, parameters: Mapping[str, Tensor], found: Values) -> list[str]:
-        """Returns the parameters that forward changes, but not the graph. Keeps the copies of all
+        """Returns the parameters that forward changes, but not the graph. Keeps copies of all
         others for the next call."""
         changed = []
         for name in (each for each in parameters if f"buffer:{each}" not in found):
@@ -421,11 +417,11 @@ class _Pair:
     def _called_with(
         self, batch: Sequence[Tensor], found: Values, may_be_odd: bool
     ) -> tuple[Any, Tensor]:
-        """Returns what the model returns and its loss, whose gradients are in the parameters."""
+        """Returns the output of the model and its loss. The gradients are in the parameters."""
         try:
             result = self._batch.call(self._model, batch)
             loss = _loss_beside(result, found)
-            replaces = "medley.random" in self._text.text  # PyTorch's random ops, by a mode
+            replaces = "medley.random" in self._text.text  # a mode replaces PyTorch's random ops
             # Autograd adds gradients in place only without a mode.
             with contextlib.nullcontext() if replaces else _disable_current_modes():
                 if loss.requires_grad:
@@ -441,7 +437,7 @@ class _Pair:
 
     @contextlib.contextmanager
     def _called(self, precision: Precision, recorder: Recorder | None) -> Iterator[None]:
-        """Around a call of the model."""
+        """Wraps a call of the model."""
         default = torch.get_default_dtype()
         with contextlib.ExitStack() as stack:
             stack.enter_context(interception.uncompiled())
@@ -493,11 +489,11 @@ class _Pair:
 
 
 class _OddError(Exception):
-    """A batch that the model cannot take, or of which it gives no number."""
+    """A batch that the model cannot take, or for which it returns NaN."""
 
 
 class _Doubled(TorchFunctionMode):
-    """Computes in float64 where a function is told another floating type."""
+    """Computes in float64 if a function receives another floating type."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = [_double(each) for each in args]
@@ -513,8 +509,8 @@ def _double(value: Any) -> Any:
 
 
 def _loss_beside(result: Any, found: Values) -> Tensor:
-    """Returns the loss of what a model returned. Of (loss sum, weight), where the first may be the
-    loss itself, that is the reading nearer to what the graph has found."""
+    """Returns the loss in the output of a model. For (loss sum, normaliser), whose first element
+    may be the loss, it is the reading closer to the graph's value."""
     loss = loss_of(result)
     if not isinstance(loss, tuple):
         return loss

@@ -1,9 +1,7 @@
-"""PyTorch's random ops as draws of `medley::random`, whose numbers follow the seed, the step and
-the place of an element in the whole batch: they are the same however the work is split.
-
-The ops are met where they are dispatched, below autograd, so that it does not matter through which
-function, module or distribution the model has called them.
-"""
+"""PyTorch's random ops as draws of `medley::random`. The values depend on the seed, the step and
+the place of an element in the whole batch, independent of the division of the work. Ops are
+replaced at dispatch, below autograd. The function, module or distribution of the call is
+irrelevant."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from medley import custom_ops
 from medley.capture.errors import CaptureError
 
-# What seeds PyTorch's own numbers, by owner and name.
+# Functions that seed PyTorch's own generator, by owner and name.
 SEEDS = [
     (owner, name)
     for owner in (torch, torch.random, torch.cuda)
@@ -29,7 +27,7 @@ SEEDS = [
 
 
 def refuse_seed(*_: Any, **__: Any) -> None:
-    """Stands in the place of `torch.manual_seed` during capture."""
+    """Replaces `torch.manual_seed` during capture."""
     raise CaptureError(
         "torch.manual_seed in forward: the numbers of a step follow the trainer's seed and the "
         "step; numbers that stay the same belong into a buffer (register_buffer)"
@@ -37,7 +35,7 @@ def refuse_seed(*_: Any, **__: Any) -> None:
 
 
 def state() -> Tensor:
-    """Returns the seed and step to draw with, int64 [2]."""
+    """Returns the current seed and step, int64 [2]."""
     rng = custom_ops.current_rng()
     if rng is None:
         raise CaptureError(
@@ -54,8 +52,8 @@ def dropout(
     inplace: bool = False,
     **kwargs: Any,
 ) -> Tensor:
-    """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
-    if "train" in kwargs:  # torch.dropout's name of it
+    """Replaces `F.dropout`. The random values depend only on seed, step and place."""
+    if "train" in kwargs:  # name of `training` in torch.dropout
         training = bool(kwargs["train"])
     if not 0.0 <= p <= 1.0:
         raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
@@ -83,13 +81,13 @@ def channel_dropout(dropout: Callable[..., Tensor], spatial: int) -> Callable[..
 
 
 def dropouts(own: Callable[..., Tensor]) -> dict[str, Callable[..., Tensor]]:
-    """Returns the replacements of `F.dropout` and of those that drop channels, by name."""
+    """Returns the replacements of `F.dropout` and of the functions that drop channels, by name."""
     channels = {f"dropout{dims}d": channel_dropout(own, dims) for dims in (1, 2, 3)}
     return {"dropout": own, **channels}
 
 
 class Draw:
-    """Draws tensors, each call from a site of its own."""
+    """Draws tensors. Each call has its own site."""
 
     def __init__(self, site: Callable[[], int]) -> None:
         self._site = site
@@ -108,11 +106,11 @@ class Draw:
             rng, distribution, self._site(), list(shape), [], [], [], dtype
         )
 
-    uniform = functools.partialmethod(_draw, "uniform")  # numbers in [0, 1)
-    normal = functools.partialmethod(_draw, "normal")  # of mean 0 and deviation 1
+    uniform = functools.partialmethod(_draw, "uniform")  # values in [0, 1)
+    normal = functools.partialmethod(_draw, "normal")  # mean 0, deviation 1
 
     def exponential(self, like: Tensor) -> Tensor:
-        """Returns positive numbers of mean 1, as many as `like` has."""
+        """Returns positive values of mean 1, in the shape of `like`."""
         dtype = _wide(like.dtype)
         drawn = self.uniform(like.shape, dtype, like.device)
         return -torch.log1p(-drawn.clamp(min=torch.finfo(dtype).eps / 2))
@@ -148,8 +146,8 @@ class RandomOps(TorchDispatchMode):
 
 
 def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call by name, with the defaults of those that are left out; a
-    default dtype is a number there, and missing here."""
+    """Returns the arguments of a call by name, with defaults for missing ones. A default dtype is a
+    number in schemas, and is left out here."""
     schema = func._schema.arguments
     given = {
         each.name: each.default_value
@@ -160,13 +158,13 @@ def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, 
     return given | kwargs
 
 
-# --- the ops: functions of what draws and the arguments -------------------------------------------
+# --- the ops: functions of the draw and the arguments ---------------------------------------------
 
 _Given = dict[str, Any]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Returns the type to compare or transform draws in: of at least 24 digits."""
+    """Returns the type in which draws are compared or transformed, of at least 24 digits."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -248,7 +246,7 @@ def _cauchy(draw: Draw, given: _Given) -> Tensor:
 
 
 def _multinomial(draw: Draw, given: _Given) -> Tensor:
-    """The greatest of weights over exponential numbers: each with the probability of its weight."""
+    """Draws with given weights: the index of the largest weight divided by an exponential value."""
     weights: Tensor = given["self"]
     count: int = given["num_samples"]
     if not given["replacement"] and count > 1:
@@ -278,7 +276,7 @@ def _dropout(draw: Draw, given: _Given) -> tuple[Tensor, Tensor]:
     return x * keep * (1.0 / (1.0 - p) if p < 1 else 0.0), keep
 
 
-# By the name of the op; one of that name and "_" fills `self`.
+# Keyed by the name of the op. The variant with a trailing "_" fills `self`.
 _OPS: dict[str, Callable[[Draw, _Given], Any]] = {
     "rand": _uniform,
     "rand_like": _uniform,

@@ -1,8 +1,6 @@
-"""Recurrent layers of `torch.nn` with dropout between them, one layer at a time.
-
-PyTorch's own decomposition of several layers drops nothing between them: its condition for dropout
-never holds (`_rnn_helper` in `torch/_decomp/decompositions.py`, 2.13).
-"""
+"""Recurrent layers of `torch.nn` with dropout between them, one layer at a time. PyTorch's
+decomposition of several layers never drops anything between them: its condition for dropout is
+always false (`_rnn_helper` in `torch/_decomp/decompositions.py`, 2.13)."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# What `nn.LSTM`, `nn.GRU` and `nn.RNN` call.
+# Called by `nn.LSTM`, `nn.GRU` and `nn.RNN`.
 FUNCTIONS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
@@ -49,7 +47,7 @@ def layer_by_layer(
 
 
 def _of_layer(hidden: Tensor | Sequence[Tensor], layer: int, count: int) -> Any:
-    """Returns the first values of a layer, of both directions if there are two."""
+    """Returns the initial values of a layer, of both directions if there are two."""
     if isinstance(hidden, Tensor):
         each = hidden.shape[0] // count
         return hidden[each * layer : each * (layer + 1)]

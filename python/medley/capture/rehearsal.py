@@ -1,10 +1,7 @@
-"""A rehearsal of the step before it is traced: what a graph cannot have is found on a few rows.
-
-Forward and backward run on fake tensors twice, the second time from what the first has left;
-forward once more with other rows. A graph runs no Python: so the two have to compute the same,
-nothing may be carried from one to the next but in buffers, and the number of ops may not follow the
-rows.
-"""
+"""A rehearsal of the step before tracing, which finds unsupported behaviour on a few rows. Forward
+and backward run on fake tensors twice, the second time from the state after the first. Forward runs
+again with other rows. A graph runs no Python. The two runs must be identical, only buffers may
+carry state between them, and the number of ops must not depend on the rows."""
 
 from __future__ import annotations
 
@@ -30,10 +27,10 @@ from medley.capture.side_doors import KEPT
 from medley.capture.state import Attributes, RandomStates, Values, changes
 from medley.capture.trace import choose_primes, source_of
 
-# Rows: so few that a loop over them is short.
+# Numbers of rows, small enough for loops over them.
 _FEW = [n for n in range(29, 128) if all(n % divisor for divisor in range(2, 12))]  # primes
-# Ops that a trace may have: so many times those of a rehearsal, and some more. PyTorch takes some
-# ops apart only while it traces; a loop over the rows has thousands of times as many.
+# A trace may have _TIMES as many ops as a rehearsal, and some more. PyTorch decomposes some ops
+# only in a trace. A loop over the rows has thousands of times as many.
 _TIMES = 10
 _MORE = 1000
 _INSTEAD = "keep it in a buffer (register_buffer), or change it outside of forward"
@@ -42,14 +39,11 @@ _INSTEAD = "keep it in a buffer (register_buffer), or change it outside of forwa
 def rehearse(
     model: nn.Module, batch: Batch, primes: Sequence[int], autocast: torch.dtype | None = None
 ) -> tuple[set[Place], int]:
-    """Returns the buffers that forward assigns anew, and how many ops a trace may have. Raises
-    CaptureError naming what else changes from call to call, or with the rows.
-
-    A model that fails on so few rows is rehearsed on `primes`; whatever fails there too is left to
-    the trace to say.
-    """
+    """Returns the buffers that forward reassigns, and the maximum number of ops of a trace. Raises
+    CaptureError naming other state that changes from call to call or with the rows. A model that
+    fails on so few rows is rehearsed on `primes`. Failures there are left to the trace."""
     few = choose_primes(model, batch, 2, _FEW)
-    failed: list[tuple[str, Counter[str]]] = []  # at which line, after which ops
+    failed: list[tuple[str, Counter[str]]] = []  # line, and the ops before it
     for rows in (few, few[::-1], primes):
         randoms = RandomStates()
         calls: list[_Recorder] = []
@@ -71,7 +65,8 @@ def rehearse(
 
 
 def runs(model: nn.Module, batch: Batch, autocast: torch.dtype | None = None) -> bool:
-    """Returns whether the model runs with the rows where the batch has them, any number of them."""
+    """Returns whether the model runs with the rows in the dims of the batch, for any number of
+    rows."""
     randoms = RandomStates()
     try:
         few = choose_primes(model, batch, 2, _FEW)
@@ -88,12 +83,12 @@ def _most(places: Counter[str]) -> int:
 
 
 class _RefusedError(Exception):
-    """What a call does that no graph can have."""
+    """Behaviour of a call that no graph can express."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Op:
-    """An op that follows from parameters, buffers or the batch, but for its tensors."""
+    """An op that depends on parameters, buffers or the batch, without its tensors."""
 
     name: str
     literals: tuple[Any, ...]
@@ -102,8 +97,8 @@ class _Op:
 
 @dataclasses.dataclass
 class _Mark:
-    """Which call made a tensor, 0 if none did; whether it follows from parameters, buffers or the
-    batch, and whether from a tensor of the call before."""
+    """The origin of a tensor: its call, or 0; whether it depends on parameters, buffers or the
+    batch; and whether it depends on a tensor of the call before."""
 
     call: int
     follows: bool
@@ -111,19 +106,19 @@ class _Mark:
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down the ops of one call; refuses what no graph can have, before it is done."""
+    """Records the ops of one call. Refuses unsupported ones before they run."""
 
     def __init__(self, call: int, names: _Names) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[_Op] = []
-        self.places: Counter[str] = Counter()  # of ops of forward
+        self.places: Counter[str] = Counter()  # number of forward ops by place
         self.is_forward = True
         self._call = call
         self._names = names
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # questions about a tensor
+        if func.namespace == "prim":  # queries of tensor properties
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         place = calling_line()
@@ -139,7 +134,7 @@ class _Recorder(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and not hasattr(leaf, "_medley_mark"):
                 _set_mark(leaf, mark)
-        if self.is_forward:  # one op may give a tensor for each row
+        if self.is_forward:  # one op may return a tensor per row
             tensors = sum(isinstance(leaf, Tensor) for leaf in tree_leaves(result))
             self.places[place] += max(1, tensors)
         if mark.follows:
@@ -177,7 +172,7 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Names:
-    """What tensors are called, for messages."""
+    """The names of tensors in messages."""
 
     def __init__(self, model: nn.Module) -> None:
         self.attributes: Attributes | None = None
@@ -192,14 +187,14 @@ class _Names:
                 self._storages[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
 
     def start(self, model: nn.Module) -> None:
-        """Knows the stand-ins of trained parameters, which the model has now."""
+        """Stores the stand-ins of trained parameters, which the model has now."""
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue
             self._fakes[parameter.untyped_storage()._cdata] = f"parameter {name!r}"
 
     def parameter(self, tensor: Tensor) -> str:
-        """Returns the trained parameter whose stand-in shares its memory with a tensor."""
+        """Returns the trained parameter whose stand-in shares memory with a tensor."""
         return self._fakes.get(tensor.untyped_storage()._cdata, "")
 
     def registered(self, tensor: Tensor) -> str:
@@ -210,7 +205,7 @@ class _Names:
         return self._tensors.get(id(tensor)) or self._storages.get(storage, "")
 
     def owner(self, tensor: Tensor) -> str:
-        """Returns the attribute that holds a tensor."""
+        """Returns the attribute that contains a tensor."""
         assert self.attributes is not None
         for (path, name), each in self.attributes.tensors():
             if each is tensor:
@@ -223,7 +218,7 @@ def _at(place: str) -> str:
 
 
 def _mark_of(tensor: Tensor) -> _Mark:
-    """Returns the mark of a tensor; a constant made before the first call has none."""
+    """Returns the mark of a tensor. A constant from before the first call has none."""
     mark: _Mark = getattr(tensor, "_medley_mark", _Mark(0, False))
     return mark
 
@@ -243,17 +238,17 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _literal(value: Any) -> Any:
-    return repr(value) if isinstance(value, float) else value  # a NaN is equal to itself
+    return repr(value) if isinstance(value, float) else value  # a NaN equals itself
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """What the calls have shown: two of the same rows, perhaps one of others."""
+    """The results of the calls: two with the same rows, and possibly one with others."""
 
     rows: Sequence[int]
     calls: list[_Recorder]
     values: list[Values]  # before the first call, after it, after the second
-    carried: str  # attribute that holds a tensor made from that of the call before
+    carried: str  # attribute with a tensor made from that of the call before
     assigned: set[Place]
 
 
@@ -264,7 +259,7 @@ def _run(
     autocast: torch.dtype | None,
     calls: list[_Recorder],
 ) -> _Seen:
-    """Adds a recorder to `calls` for each call that it begins."""
+    """Runs the calls, and adds a recorder to `calls` for each one that it begins."""
     names, hooks = _Names(model), gradient_hooks(model)
     interceptor = Interceptor(ModuleStack(), rows[0])
     interceptor.has_pictures = batch.pictures is not None
@@ -338,7 +333,7 @@ def _check(seen: _Seen, moved: list[str]) -> None:
 
 
 def _check_places(rows: Sequence[int], first: Counter[str], other: Counter[str]) -> None:
-    """Raises CaptureError for ops that are more where there are more rows."""
+    """Raises CaptureError for ops whose number grows with the rows."""
     if sum(first.values()) != sum(other.values()):
         place = max(other, key=lambda each: abs(other[each] - first[each]))
         raise RowsError(

@@ -1,4 +1,5 @@
-"""Functions of PyTorch as ops that have a rule, or that follow the rows of the batch."""
+"""Functions of PyTorch as ops that have a sharding rule, or that scale with the rows of the
+batch."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 Function = Callable[..., Any]
 
-# Losses whose mean PyTorch divides by a number of elements: here the mean of what reduction="none"
-# returns.
+# Losses whose mean PyTorch divides by a number of elements. Here it is the mean of the result with
+# reduction="none".
 MEANS = (
     "poisson_nll_loss",
     "hinge_embedding_loss",
@@ -32,12 +33,11 @@ MEANS = (
 def bind_loss(
     loss: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Returns the arguments of a call of a loss of PyTorch by name, and the reduction that they
-    ask for, which is not among them."""
+    """Returns the arguments of a PyTorch loss by name, and separately the reduction."""
     given = _bound(loss, args, kwargs)
     average, reduce = (given.pop(name, None) for name in ("size_average", "reduce"))
     reduction = given.pop("reduction")
-    if average is not None or reduce is not None:  # the old flags
+    if average is not None or reduce is not None:  # deprecated flags
         reduction = "none" if reduce is False else "sum" if average is False else "mean"
     return given, reduction
 
@@ -69,7 +69,8 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """`F.gaussian_nll_loss`, which looks at no value: a variance below `eps` is `eps`."""
+    """Replaces `F.gaussian_nll_loss` without reading values: a variance below `eps` becomes
+    `eps`."""
     if not isinstance(var, Tensor):
         var = torch.full_like(input, var)
     if var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
@@ -84,14 +85,14 @@ def gaussian_nll_loss(
 
 
 def embedding(original: Function, *args: Any, **kwargs: Any) -> Tensor:
-    """`F.embedding`; the gradient is dense, of the same values as a sparse one."""
+    """Replaces `F.embedding`. The gradient is dense, with the values of a sparse one."""
     found: Tensor = original(**{**_bound(original, args, kwargs), "sparse": False})
     return found
 
 
 def embedding_bag(original: Function, *args: Any, **kwargs: Any) -> Tensor:
-    """`F.embedding_bag`, with a dense gradient; bags of one length, a row each, are looked up and
-    reduced."""
+    """Replaces `F.embedding_bag`, with a dense gradient. Bags of one length, a row each, are looked
+    up and reduced."""
     given = {**_bound(original, args, kwargs), "sparse": False}
     input: Tensor = given["input"]
     weight, mode = given["weight"], given["mode"]
@@ -115,7 +116,7 @@ def embedding_bag(original: Function, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.bilinear` as a product with the first input, then one with the second."""
+    """Replaces `F.bilinear` by a product with the first input, then one with the second."""
     out, first, second = weight.shape
     half = input1 @ weight.permute(1, 0, 2).reshape(first, out * second)
     result: Tensor = (torch.unflatten(half, -1, (out, second)) @ input2.unsqueeze(-1)).squeeze(-1)
@@ -123,7 +124,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """What `torch.nn.utils.weight_norm` computes."""
+    """Replaces `torch.nn.utils.weight_norm`."""
     norm: Tensor = torch.norm_except_dim(v, 2, dim)
     return v * (g / norm)
 
@@ -131,8 +132,8 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 def per_position(
     loss: Function, input: Tensor, target: Tensor, weight: Tensor | None, **options: Any
 ) -> Tensor:
-    """Returns a loss of class numbers [n, ...] and scores [n, classes, ...], of rows and positions
-    as one dim of rows."""
+    """Returns a loss of class indices [n, ...] and scores [n, classes, ...], with rows and
+    positions as one dim of rows."""
     scores = input.movedim(1, -1)
     result: Tensor = loss(
         scores.reshape(-1, scores.shape[-1]), target.reshape(-1), weight, **options
@@ -141,8 +142,8 @@ def per_position(
 
 
 def assign(original: Function, x: Tensor, key: Any, value: Any) -> None:
-    """x[key] = value. Where a mask chooses the places and all get one value, it is a choice by the
-    mask: the places themselves have no shape before there are values."""
+    """Replaces x[key] = value. A mask with one value becomes a selection by the mask, because the
+    selected places have no shape before values exist."""
     is_mask = isinstance(key, Tensor) and key.dtype == torch.bool
     if not is_mask or key.shape != x.shape[: key.dim()]:
         original(x, key, value)
@@ -158,8 +159,8 @@ def assign(original: Function, x: Tensor, key: Any, value: Any) -> None:
 
 
 def first_of(original: Function, x: Tensor, key: Any) -> Any:
-    """x[key]. `x[:, :length]` of all there are is an op, as `x[:length]` is: of a shorter batch it
-    is one."""
+    """Replaces x[key]. `x[:, :length]` of the full length stays an op, as `x[:length]` does: for a
+    shorter batch it is one."""
     found = original(x, key)
     if not isinstance(key, tuple) or not all(isinstance(each, slice) for each in key):
         return found
@@ -177,15 +178,15 @@ def variance(
     correction: float,
     keepdim: bool,
 ) -> Tensor:
-    """Returns the variance over dims that hold rows: squares over a count made by ops."""
+    """Returns the variance over dims with rows: squares over a count made by ops."""
     squares = (input - mean(input, dims, True)).square().sum(dims, keepdim)
     found: Tensor = squares / (count(input, dims, keepdim) - correction).clamp(min=0)
     return found
 
 
 def cumulative_batch_norm(original: Function) -> Function:
-    """Returns the forward of batch norms; where momentum is None, running statistics are the mean
-    over all steps, whose number is a tensor rather than a number."""
+    """Returns the forward of batch norms. If momentum is None, running statistics are the mean over
+    all steps, whose number is a tensor."""
 
     def forward(norm: Any, input: Tensor) -> Tensor:
         counted: Tensor | None = norm.num_batches_tracked
@@ -208,7 +209,7 @@ def cumulative_batch_norm(original: Function) -> Function:
 def bucketize(
     input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    """`torch.bucketize`: how many of the boundaries are below a number, or with `right` not above
+    """Replaces `torch.bucketize`: the number of boundaries below a value, or with `right` not above
     it."""
     values = torch.as_tensor(input).unsqueeze(-1)
     below = boundaries <= values if right else boundaries < values

@@ -1,4 +1,4 @@
-"""One training step of a model as a function of tensors: what is rehearsed and traced."""
+"""One training step of a model as a function of tensors, for the rehearsal and the trace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from medley.capture.state import Attributes
 
 
 class Root(nn.Module):
-    """The model behind a call by position: first the random state, then the batch's tensors.
-
-    Every call starts from the attributes that the modules had when this was made.
-    """
+    """The model with a positional call: first the random state, then the batch's tensors. Every
+    call starts from the attributes of the modules at construction."""
 
     def __init__(
         self,
@@ -34,7 +32,7 @@ class Root(nn.Module):
         autocast: torch.dtype | None,
         beside: Beside | None = None,
     ) -> None:
-        """`beside` gives results beside the loss, of what the model returns; their names are
+        """`beside` selects further results from the output of the model. Their names become
         `metrics`."""
         super().__init__()
         self._beside = beside
@@ -46,26 +44,27 @@ class Root(nn.Module):
         ]
         self._hooks = hooks
         self._attached: list[Any] = []
-        self.assigned: set[buffers.Place] = set()  # buffers that forward assigns anew
+        self.assigned: set[buffers.Place] = set()  # buffers that forward reassigns
         self._autocast = autocast
         self._batch = batch
         self._interceptor = interceptor
 
     def forward(self, rng: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Returns the loss and metrics; what forward does to buffers is done in place."""
+        """Returns the loss and metrics. Changes of buffers are in place."""
         self.restore()
         self._attach()
         with buffers.copied(self.model, self.assigned):
             return self._loss(rng, *tensors)
 
     def rehearse(self, rng: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Returns the loss of a call from what the call before has left; finds `assigned`."""
+        """Returns the loss of a call that starts from the state of the call before. Finds
+        `assigned`."""
         self._attach()
         with buffers.kept(self.model, self.assigned):
             return self._loss(rng, *tensors)
 
     def restore(self) -> None:
-        """Puts back the attributes, and takes away the buffers that there were none of."""
+        """Restores the attributes, and removes new buffers."""
         self.attributes.restore()
         for store, before in self._buffers_before:
             for name in list(store):
@@ -88,7 +87,7 @@ class Root(nn.Module):
             self._interceptor.refused.clear()
             self._interceptor.ops = 0
             result = self._batch.call(self.model, tensors)
-            if self._interceptor.refused:  # the model has caught it, and computed something else
+            if self._interceptor.refused:  # the model caught it and computed something else
                 raise self._interceptor.refused[0]
             loss = loss_of(result)
             if isinstance(loss, tuple):
@@ -102,7 +101,7 @@ class Root(nn.Module):
 
 @contextlib.contextmanager
 def started(root: Root) -> Iterator[Root]:
-    """Gives the root, and puts back in the end what its calls have changed."""
+    """Yields the root, and restores the state changed by its calls at the end."""
     try:
         yield root
     finally:
@@ -111,7 +110,7 @@ def started(root: Root) -> Iterator[Root]:
 
 @contextlib.contextmanager
 def fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
-    """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
+    """Replaces parameters and buffers by fake CPU tensors inside the block. Tied ones stay tied."""
 
     def fake(tensor: Tensor) -> Tensor:
         with mode, torch.no_grad():
@@ -128,7 +127,7 @@ def fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced_state(model: nn.Module, replace: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Replaces parameters and buffers inside the block; ties stay ties."""
+    """Replaces parameters and buffers inside the block. Tied ones stay tied."""
     others: dict[int, Tensor] = {}
     before: list[tuple[dict[str, Any], str, Any]] = []
     stores: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Means, and numbers that follow the rows of the batch: made by ops while a model is captured."""
+"""Means and counts that scale with the rows of the batch, made by ops during capture."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Function = Callable[..., Any]
 
 
 def count(x: Tensor, *dims_and_keepdim: Any) -> Tensor:
-    """Returns the number of elements of x, or of those along dims, as ops, so that it follows the
-    batch: int64."""
+    """Returns the number of elements of x, or of those along dims, as int64 ops that scale with the
+    batch."""
     return torch.ones_like(x, dtype=torch.int64).sum(*dims_and_keepdim)
 
 
 def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
-    """Returns total / weight, both []; the weight is summed over the whole global batch first."""
+    """Returns total / weight, both []. The weight is first summed over the whole global batch."""
     if weight.requires_grad:
         weight = weight.detach()
     return torch.ops.medley.mean_loss(total, weight)  # type: ignore[no-any-return]
@@ -30,8 +30,8 @@ _DIVIDES = "medley: a scalar divided by a tensor"
 
 
 def has_a_mean(loss: Tensor) -> bool:
-    """Returns whether a mean over the batch is in what a scalar was made of: a division of scalars
-    by what nothing learns from."""
+    """Returns whether a scalar contains a mean over the batch: a division of scalars by a value
+    without a gradient."""
     seen: set[Any] = set()
     following = [loss.grad_fn]
     while following:
@@ -47,14 +47,14 @@ def has_a_mean(loss: Tensor) -> bool:
 
 
 class RowCounts:
-    """Replaces arithmetic of tensors and multiples of the rows."""
+    """Replaces arithmetic of tensors with multiples of the rows."""
 
     def __init__(self, batch_size: Callable[[], int | None]) -> None:
-        """`batch_size`: that of the call that is captured now, None in eager runs."""
+        """`batch_size`: that of the current capture, or None in eager runs."""
         self._batch_size = batch_size
 
     def replacements(self) -> Iterator[tuple[Function, Function]]:
-        """Yields functions of PyTorch, and what replaces them."""
+        """Yields functions of PyTorch and their replacements."""
         for divide in _DIVISIONS:
             yield divide, functools.partial(self.divide, divide)
         if self._batch_size() is None:
@@ -64,7 +64,8 @@ class RowCounts:
         yield torch.tensor, self.tensor
 
     def divide(self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss."""
+        """Replaces a division. By a multiple of the rows it divides by a count; for a scalar it is
+        a mean loss."""
         rows = self._rows(other)
         if rows is None or args or kwargs or not isinstance(input, Tensor):
             found = original(input, other, *args, **kwargs)
@@ -83,8 +84,8 @@ class RowCounts:
     def with_rows(
         self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """A sum, product or comparison with a multiple of the rows has a count in its place; a
-        product with a share of one row, such as 1 / x.shape[0], is a division."""
+        """Replaces a multiple of the rows in a sum, product or comparison by a count. A product
+        with a share of one row, such as 1 / x.shape[0], is a division."""
         is_number = isinstance(input, Tensor) and input.is_floating_point()
         if original in _PRODUCTS and is_number and isinstance(other, float) and other:
             share = Fraction(1 / other).limit_denominator(100)
@@ -99,7 +100,7 @@ class RowCounts:
         return original(input, other if rows is None else rows, *args, **kwargs)
 
     def tensor(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """`torch.tensor`; of a multiple of the rows it is a count."""
+        """Replaces `torch.tensor`: a multiple of the rows becomes a count."""
         rows = self._rows(data)
         if rows is None:
             return torch.tensor(data, *args, **kwargs)
@@ -107,7 +108,7 @@ class RowCounts:
         return rows.to(kwargs.get("dtype") or default)
 
     def _rows(self, number: Any) -> Tensor | None:
-        """Returns a multiple of the rows, []; None for another number."""
+        """Returns a multiple of the rows as a tensor [], or None for another number."""
         rows = self._batch_size()
         if rows is None or isinstance(number, bool) or not isinstance(number, (int, float)):
             return None

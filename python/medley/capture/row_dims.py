@@ -1,4 +1,5 @@
-"""Where an example batch has its rows: dim 0, or the one other way that the model runs with."""
+"""The dims of the rows in an example batch: dim 0, or the only other choice that the model
+accepts."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ from torch import Tensor, nn
 from medley.capture.batch import Batch
 from medley.capture.errors import CaptureError
 
-_MOST = 64  # ways that are tried of one number of rows
-_MOST_TRIALS = 128  # of all numbers of rows: a count, so that a slow machine finds the same
+_MOST = 64  # choices tried for one number of rows
+_MOST_TRIALS = 128  # over all numbers of rows; a count gives the same result on slow machines
 
 Runs = Callable[[Batch], bool]
 
 
 def is_time_first(model: nn.Module) -> bool:
-    """Returns whether layers of a model take [time, rows, width], or one time of a sequence."""
+    """Returns whether layers of a model take [time, rows, width], or one time step of a
+    sequence."""
     return any(
         getattr(module, "batch_first", True) is False or isinstance(module, nn.RNNCellBase)
         for module in model.modules()
@@ -28,10 +30,10 @@ def is_time_first(model: nn.Module) -> bool:
 def found(
     batch: Batch, given: Mapping[str, int | None], runs: Runs, time_first: bool
 ) -> Iterator[Batch]:
-    """Yields the batch with its rows in other dims, each time the only such way for a number of
-    rows that the model runs with: first for that of the batch, then for other dims of its first
-    tensor. The latter need a reason: layers that are `time_first`, or a tensor with as many rows in
-    dim 0. Raises CaptureError where there are several ways."""
+    """Yields the batch with its rows in other dims, each the only choice for a number of rows that
+    the model accepts. The first number is that of the batch, then follow other dims of its first
+    tensor. The latter require `time_first` layers, or a tensor with as many rows in dim 0. Raises
+    CaptureError if several choices work."""
     trials = 0
     for ways in _by_rows(batch, given):
         running = []
@@ -50,8 +52,8 @@ def found(
 
 
 def time_first(batch: Batch, given: Mapping[str, int | None], runs: Runs) -> Iterator[Batch]:
-    """Yields the batch with its rows in dim 1 of a first tensor [time, rows] or [time, rows, width]
-    if the model runs with that."""
+    """Yields the batch with its rows in dim 1 of a first tensor [time, rows] or [time, rows,
+    width], if the model accepts that."""
     place = _first(batch)
     first = batch.tensors[place]
     if given or first.dim() not in (2, 3) or batch.dims[place] != 0:
@@ -63,8 +65,8 @@ def time_first(batch: Batch, given: Mapping[str, int | None], runs: Runs) -> Ite
 
 
 def hint(batch: Batch) -> str:
-    """Returns what to write if a tensor has its rows in another dim than is assumed; "" if no other
-    dim is as long as there are rows."""
+    """Returns the fix if the rows of a tensor are in another dim than assumed, or "" if no other
+    dim has their number."""
     for name, tensor, dim in zip(batch.names, batch.tensors, batch.dims, strict=True):
         others = [d for d, size in enumerate(tensor.shape) if size == batch.rows and d != dim]
         if (
@@ -81,7 +83,7 @@ def hint(batch: Batch) -> str:
 
 
 def _by_rows(batch: Batch, given: Mapping[str, int | None]) -> Iterator[Sequence[Batch]]:
-    """Yields by number of rows all ways to have so many."""
+    """Yields all choices by number of rows."""
     known = [
         tensor.shape[dim]
         for name, tensor in zip(batch.names, batch.tensors, strict=True)
@@ -115,12 +117,12 @@ def _options(tensor: Tensor, rows: int) -> list[int | None]:
 
 
 def _with_most_rows(ways: Sequence[Batch]) -> list[Batch]:
-    """Returns the ways of which no other one has the rows, and those of more tensors."""
+    """Returns the choices that no other one extends by more tensors with rows."""
     return [way for way in ways if not any(_has_more(other, way) for other in ways)]
 
 
 def _has_more(one: Batch, other: Batch) -> bool:
-    """Returns whether a way has the rows of another one, and those of more tensors."""
+    """Returns whether `one` has the rows of `other`, and those of more tensors."""
     pairs = list(zip(one.dims, other.dims, strict=True))
     return one.dims != other.dims and all(b is None or a == b for a, b in pairs)
 

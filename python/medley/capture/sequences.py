@@ -1,5 +1,5 @@
-"""CTC and packed sequences, whose sizes PyTorch takes from the values of the lengths: here from the
-padded tensors, with masks."""
+"""CTC and packed sequences. PyTorch takes their sizes from values of the lengths; here they come
+from padded tensors with masks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medley.capture.errors import CaptureError
 from medley.capture.modules import holders
 from medley.capture.patches import Patch, patched
 
-IMPOSSIBLE = -1e30  # a logarithm of no chance at all, whose gradients are numbers
+IMPOSSIBLE = -1e30  # log of a zero probability, with finite gradients
 
 # --- CTC ------------------------------------------------------------------------------------------
 
@@ -31,8 +31,8 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """`F.ctc_loss` of scores [positions, rows, classes] and targets [rows, longest], position after
-    position."""
+    """Replaces `F.ctc_loss` for scores [positions, rows, classes] and targets [rows, longest],
+    position after position."""
     if log_probs.dim() != 3 or targets.dim() != 2:
         raise CaptureError(
             f"ctc_loss: found scores of shape {list(log_probs.shape)} and targets of shape "
@@ -50,7 +50,8 @@ def ctc_loss(
 
 
 def without_blanks() -> AbstractContextManager[None]:
-    """Lets `F.ctc_loss` refuse targets that are the blank, whose gradients PyTorch gets wrong."""
+    """Lets `F.ctc_loss` refuse targets equal to the blank, for which PyTorch's gradients are
+    wrong."""
     original = F.ctc_loss
 
     def checked(
@@ -78,7 +79,7 @@ def _lengths(given: Any, rows: int) -> Tensor:
 
 
 def _chance(scores: Tensor, targets: Tensor, inputs: Tensor, lengths: Tensor, blank: int) -> Tensor:
-    """Returns the logarithm of the chance of each row's targets."""
+    """Returns the log of the probability of each row's targets."""
     positions, rows, _ = scores.shape
     # blank, target, blank, ..., blank
     blanks = torch.full_like(targets, blank)
@@ -108,7 +109,7 @@ def _chance(scores: Tensor, targets: Tensor, inputs: Tensor, lengths: Tensor, bl
 
 
 class Packed:
-    """In place of a PackedSequence: rows first, and how long each is."""
+    """Replaces a PackedSequence: rows first, and the length of each."""
 
     def __init__(self, padded: Tensor, lengths: Tensor) -> None:
         self.padded, self.lengths = padded, lengths
@@ -123,7 +124,7 @@ class Packed:
 def pack(
     input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> Packed:
-    """`pack_padded_sequence`."""
+    """Replaces `pack_padded_sequence`."""
     if not isinstance(lengths, Tensor):
         raise CaptureError("packing: found lengths in a list, expected a tensor of the batch")
     return Packed(input if batch_first else input.transpose(0, 1), lengths)
@@ -135,7 +136,7 @@ def unpack(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`pad_packed_sequence`."""
+    """Replaces `pad_packed_sequence`."""
     padded, lengths = sequence.padded, sequence.lengths
     if total_length != padded.shape[1]:
         raise CaptureError(
@@ -155,7 +156,7 @@ def _inside(padded: Tensor, lengths: Tensor) -> Tensor:
 def sequence_patches(
     dropout: Callable[[Tensor, float], Tensor],
 ) -> Iterator[Patch]:
-    """Yields (owner, name, replacement), also where the functions were imported to."""
+    """Yields (owner, name, replacement), also for modules that imported the functions."""
     for original, replacement in (
         (rnn.pack_padded_sequence, pack),
         (rnn.pad_packed_sequence, unpack),
@@ -180,7 +181,7 @@ def _forward(original: Callable[..., Any], dropout: Callable[[Tensor, float], Te
 def _layers(
     module: Any, input: Packed, hx: Any, dropout: Callable[[Tensor, float], Tensor]
 ) -> tuple[Packed, Any]:
-    """Returns what recurrent layers make of a packed sequence."""
+    """Returns the results of recurrent layers for a packed sequence."""
     x, is_lstm = input.padded, module.mode == "LSTM"
     both = 2 if module.bidirectional else 1
     widths = [module.proj_size or module.hidden_size, module.hidden_size][: 2 if is_lstm else 1]
@@ -208,7 +209,7 @@ def _layers(
 def _one_layer(
     module: Any, x: Tensor, state: list[Tensor], steps: Sequence[Tensor], layer: int, way: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns the outputs, 0 behind the end of a row, and the states at its end."""
+    """Returns the outputs, 0 after the end of a row, and the states at the end."""
     suffix = f"_l{layer}" + ("_reverse" if way else "")
     weights: list[Any] = [
         getattr(module, name + suffix, None)
@@ -229,7 +230,7 @@ def _one_layer(
 def _cell(
     mode: str, given: Tensor, state: list[Tensor], w_hh: Tensor, b_hh: Any, w_hr: Any
 ) -> list[Tensor]:
-    """Returns the state behind a position, of what its input and the state before give."""
+    """Returns the state after a position, from its input and the state before."""
     before = F.linear(state[0], w_hh, b_hh)
     if mode == "LSTM":
         i, f, g, o = (given + before).chunk(4, 1)

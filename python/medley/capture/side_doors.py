@@ -1,4 +1,4 @@
-"""State that forward writes around autograd's back: a trace sees none of it, so it is refused."""
+"""State that forward writes outside of autograd. A trace cannot see it, so it is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from medley.capture.errors import CaptureError
 from medley.capture.modules import is_user_file
 from medley.capture.patches import Patch
 
-# The advice for a parameter that forward changes.
+# The fix for a parameter that forward changes.
 KEPT = (
     "keep what forward changes in a buffer or a frozen parameter, and change it by x.copy_(value); "
     "of a trained parameter, compute with a changed copy"
@@ -22,7 +22,7 @@ _INSTEAD = "for a tensor of this call write x = value"
 
 
 def replacements() -> Mapping[Any, Callable[..., Any]]:
-    """Returns what replaces the functions that give a tensor another memory."""
+    """Returns replacements of the functions that give a tensor other memory."""
     return {
         Tensor.data.__set__: _refuse("sets x.data"),  # type: ignore[attr-defined]
         Tensor.grad.__set__: _set_grad,  # type: ignore[union-attr]
@@ -30,14 +30,14 @@ def replacements() -> Mapping[Any, Callable[..., Any]]:
 
 
 def side_door_patches() -> Iterator[Patch]:
-    """Yields (owner, name, replacement) for those that no torch function mode sees."""
+    """Yields (owner, name, replacement) for functions that no torch function mode sees."""
     yield Tensor, "set_", _set(Tensor.set_)
     yield nn.Module, "load_state_dict", _load(nn.Module.load_state_dict)
     yield torch._C, "_swap_tensor_impl", _refuse("calls torch.utils.swap_tensors(...)")
 
 
 def explained(error: Exception) -> str:
-    """Returns what to do about an error of PyTorch that a write to a storage raises, or ""."""
+    """Returns the fix for a PyTorch error raised by a write to a storage, or ""."""
     if "python storage" in str(error):
         return f"forward writes to the storage of a tensor: {KEPT}; {_INSTEAD}"
     return ""
@@ -51,7 +51,8 @@ def _refuse(what: str) -> Callable[..., Any]:
 
 
 def _set(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns what refuses `x.set_(...)` of a model; PyTorch's own calls during a trace pass."""
+    """Returns a function that refuses `x.set_(...)` of a model. PyTorch's own calls in a trace
+    pass."""
     refused = _refuse("calls x.set_(...)")
 
     def set_(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -62,7 +63,8 @@ def _set(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _load(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what refuses `module.load_state_dict(state, assign=True)`; a copy passes."""
+    """Returns a function that refuses `module.load_state_dict(state, assign=True)`. A copy
+    passes."""
     refused = _refuse("calls load_state_dict(assign=True)")
 
     def load(module: nn.Module, state: Any, strict: bool = True, assign: bool = False) -> Any:
@@ -72,7 +74,7 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_grad(x: Tensor, value: Tensor | None) -> None:
-    """In place of `x.grad = value`: what there is of gradients is made by the loss."""
+    """Replaces `x.grad = value`: only the loss makes gradients."""
     if value is not None:
         raise CaptureError(
             "forward sets x.grad, which no graph sees: add a term to the loss, or take a "

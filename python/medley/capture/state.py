@@ -1,8 +1,6 @@
-"""What a forward may change beside buffers: attributes of modules and the states of random numbers.
-
-The step of a captured graph runs no Python, so what would change from step to step is compared, and
-put back.
-"""
+"""State that a forward may change besides buffers: attributes of modules and random states. The
+step of a captured graph runs no Python. State that would change from step to step is therefore
+compared and restored."""
 
 from __future__ import annotations
 
@@ -16,26 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_REGISTERED = ("_parameters", "_buffers")  # are compared as tensors, not as attributes
+_REGISTERED = ("_parameters", "_buffers")  # compared as tensors, not as attributes
 _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_DEEP = 8  # containers within containers
+_DEEP = 8  # levels of nested containers
 _LONG = 256  # elements of one container
 
 
-Values = dict[tuple[str, str], Any]  # by the path of a module and the name of an attribute
+Values = dict[tuple[str, str], Any]  # keyed by the path of a module and the name of an attribute
 
 
 class Attributes:
-    """What the modules of a model hold beside parameters and buffers, as it was when this was made.
-
-    Numbers, texts, tensors, and containers and plain objects of them. Objects of other libraries
-    are followed by their `__dict__`.
-    """
+    """The attributes of a model's modules besides parameters and buffers, at construction. These
+    are numbers, texts, tensors, and containers and plain objects of them. Objects of other
+    libraries are followed by their `__dict__`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._named = list(model.named_modules())
         self._before: list[tuple[Any, Any]] = []  # container, copy of it
-        self._random: list[tuple[Callable[[Any], Any], Any]] = []  # sets a state, the state
+        self._random: list[tuple[Callable[[Any], Any], Any]] = []  # setter of a state, the state
         seen: set[int] = set()
         for _, module in self._named:
             self._remember(_attributes(module), seen, 0)
@@ -47,10 +43,8 @@ class Attributes:
             put(state)
 
     def values(self) -> Values:
-        """Returns what can be compared of each attribute, by the path of its module and its name.
-
-        Of a tensor that is its type and its sizes.
-        """
+        """Returns the comparable value of each attribute, by the path of its module and its name.
+        For a tensor it is type and sizes."""
         seen: dict[int, int] = {}
         return {
             (path, name): _comparable(value, seen, 0)
@@ -102,7 +96,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _inside(value: Any) -> Any:
-    """Returns the container that `value` is or has; None if it is none or no state."""
+    """Returns the container that `value` is or has, or None."""
     if isinstance(value, (dict, list, tuple, set, frozenset, collections.deque)):
         return value
     if isinstance(value, (Tensor, *_CODE)):
@@ -141,7 +135,7 @@ def _refill(container: Any, before: Any) -> None:
 
 def _comparable(value: Any, seen: dict[int, int], depth: int) -> Any:
     if isinstance(value, float) and value != value:
-        return "nan"  # is equal to itself
+        return "nan"  # NaN as a text equals itself
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype)):
         return value
     if isinstance(value, Tensor):
@@ -182,13 +176,13 @@ def _tensors(value: Any, seen: set[int], depth: int) -> Iterator[Tensor]:
 
 
 class RandomStates:
-    """The states of the random numbers of this process, as they were when this was made."""
+    """The random states of this process at construction."""
 
     def __init__(self) -> None:
         self._before = {name: get() for name, (get, _) in _global_generators().items()}
 
     def moved(self) -> list[str]:
-        """Returns whose numbers were drawn since."""
+        """Returns the names of the generators used since."""
         now = _global_generators()
         return [
             name for name, before in self._before.items() if repr(now[name][0]()) != repr(before)
@@ -200,7 +194,7 @@ class RandomStates:
             now[name][1](state)
 
 
-_Access = tuple[Callable[[], Any], Callable[[Any], Any]]  # gets the state, sets it
+_Access = tuple[Callable[[], Any], Callable[[Any], Any]]  # getter and setter of the state
 
 
 def _global_generators() -> dict[str, _Access]:
@@ -218,12 +212,12 @@ def _global_generators() -> dict[str, _Access]:
 
 
 def _listed(state: Any) -> list[Any]:
-    """Returns the state of numpy with its array as a list, whose repr has all of it."""
+    """Returns the state of numpy with its array as a list, whose repr is complete."""
     return [part.tolist() if hasattr(part, "tolist") else part for part in state]
 
 
 def _generator(value: Any) -> _Access | None:
-    """Returns how to get and set the state of a generator of random numbers; None of others."""
+    """Returns getter and setter of the state of a random generator, or None for other values."""
     if isinstance(value, random.Random):
         return value.getstate, value.setstate
     numpy = sys.modules.get("numpy")

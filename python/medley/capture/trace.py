@@ -1,8 +1,6 @@
 """Tracing: from a model and an example batch to one functional graph of forward and backward.
-
-Everything runs on fake tensors on the cpu: no weights, no accelerator, any size. The parameters and
-buffers of the model, real, on the meta device or fake, are replaced by fake ones while tracing.
-"""
+Everything runs on fake tensors on the CPU, without weights and at any size. The model's parameters
+and buffers, real, fake or on the meta device, are replaced by fake ones meanwhile."""
 
 from __future__ import annotations
 
@@ -45,16 +43,17 @@ _HINTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A traced graph and what its placeholders mean. `batch`: names of the batch inputs;
-    `complex_ops`: those that have complex numbers which could not be replaced."""
+    """A traced graph with the meaning of its placeholders. `batch`: names of the batch inputs.
+    `complex_ops`: ops with complex tensors that could not be replaced."""
 
     module: torch.fx.GraphModule
     prime: int
     batch: tuple[str, ...]
-    first_names: dict[str, str]  # of a parameter or buffer by each of its names (tied weights)
+    # first name of a parameter or buffer by each of its names (tied weights)
+    first_names: dict[str, str]
     trained: frozenset[str]
     complex_ops: list[str]
-    metrics: tuple[str, ...] = ()  # of the outputs behind the loss
+    metrics: tuple[str, ...] = ()  # names of the outputs after the loss
 
 
 def choose_primes(
@@ -82,12 +81,10 @@ def trace(
     most_ops: int | None = None,
 ) -> Traced:
     """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
-    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them. `beside`: as of a
-    Root. `most_ops`: of forward, as a rehearsal finds.
-
-    Raises CaptureError for whatever the model does that cannot be traced.
-    """
-    # Loads TorchDynamo, which takes as long as PyTorch itself: only who captures waits for it.
+    `assigned`: buffers that forward reassigns, from the rehearsal. `beside`: as in Root.
+    `most_ops`: limit for forward, from the rehearsal. Raises CaptureError for code that cannot be
+    traced."""
+    # Loads TorchDynamo, which takes as long as PyTorch itself. Only capture needs it.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     modules = ModuleStack(lambda path: fx_traceback.annotate({"module": path}))
@@ -105,7 +102,7 @@ def trace(
             fake_state(model, mode),
             modules.watch(model),
             fx_traceback.preserve_node_meta(),
-            _use_lazy_graph_module(True),  # nobody runs the Python of the graph
+            _use_lazy_graph_module(True),  # the Python code of the graph never runs
             quiet(),
             mode,
             started(Root(model, batch, interceptor, hooks, autocast, beside)) as root,
@@ -129,7 +126,8 @@ def trace(
 
 
 def _take_one_row_from_one(graph: torch.fx.Graph) -> None:
-    """Replaces x.expand(rows, ...)[:1], in which rows seem to meet, by the one row of x."""
+    """Replaces x.expand(rows, ...)[:1], which looks like a cross-sample dependence, by the one row
+    of x."""
     aten = torch.ops.aten
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
         wide = node.args[0]
@@ -144,9 +142,9 @@ def _take_one_row_from_one(graph: torch.fx.Graph) -> None:
 
 
 def _leave_out_running_statistics(graph: torch.fx.Graph) -> None:
-    """Takes the running statistics from the backward ops of batch norms that train: they read those
-    of the batch only. PyTorch gives them what the step makes of the statistics last, which comes
-    from another call of the norm."""
+    """Removes the running statistics from the backward ops of training batch norms, which read only
+    those of the batch. PyTorch passes the last values of the step, from another call of the norm.
+    """
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.aten.native_batch_norm_backward.default
     ):
@@ -155,7 +153,8 @@ def _leave_out_running_statistics(graph: torch.fx.Graph) -> None:
 
 
 def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
-    """Returns the first name of every parameter and buffer, and which first names are trained."""
+    """Returns the first name of every parameter and buffer, and the first names of the trained
+    ones."""
     first: dict[int, str] = {}
     names: dict[str, str] = {}
     trained: set[str] = set()

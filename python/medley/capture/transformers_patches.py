@@ -1,11 +1,11 @@
-"""What is replaced inside the transformers package while one of its models is captured.
+"""Replacements inside transformers while one of its models is captured.
 
-- looks into the values of masks and tokens, which fake tensors have not, are skipped;
-- texts that are packed into one row have a mask, but for positions that sizes alone make one text;
-- routed experts become one op, `medley::experts`, whichever implementation the config names; of
-  forms that it does not know, all experts compute all tokens;
-- experts of Switch Transformers, which make lists of their tokens, all compute all tokens;
-- the load balancing loss counts its rows by ops instead of by a number.
+- Reads of mask and token values, which fake tensors lack, are skipped.
+- Texts packed into one row get a mask, unless positions from sizes alone make one text.
+- Routed experts become one op, `medley::experts`, for every implementation in the config. For
+  unsupported forms, all experts compute all tokens.
+- Experts of Switch Transformers, which make lists of their tokens, all compute all tokens.
+- The load balancing loss counts its rows by ops instead of by a number.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from medley.capture.known_values import is_known
 from medley.capture.modules import holders
 from medley.capture.patches import Patch
 
-# Looks whether the first and last tokens are padding, to warn.
+# Warns if the first and last tokens are padding.
 _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
-# Find the texts that are packed into one row, and keep them apart.
+# Find the texts packed into one row, and separate them in the mask.
 _TEXTS = "find_packed_sequence_indices"
 _KEEP_APART = "packed_sequence_compatibility_function"
 _SWITCH_EXPERTS = "SwitchTransformersExperts"
 _BALANCING_LOSS = "load_balancing_loss_func"
-# Activations that the op knows, by the name of their class.
+# Activations of the op, by the name of their class.
 _ACTIVATIONS = {
     "SiLU": "silu",
     "SiLUActivation": "silu",
@@ -42,7 +42,7 @@ _ACTIVATIONS = {
 
 
 def transformers_patches() -> Iterator[Patch]:
-    """Yields (owner, name, replacement) for what of transformers has been imported."""
+    """Yields (owner, name, replacement) for the imported parts of transformers."""
     masking = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, "is_tracing"):
         yield masking, "is_tracing", lambda *_: True
@@ -52,7 +52,7 @@ def transformers_patches() -> Iterator[Patch]:
 
 
 def capture_patches() -> Iterator[Patch]:
-    """Yields the replacements that only a capture needs; an eager run takes the originals."""
+    """Yields the replacements that only a capture needs. An eager run uses the originals."""
     masking = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, _TEXTS):
         yield masking, _TEXTS, _texts_of_rows(getattr(masking, _TEXTS))
@@ -69,11 +69,9 @@ def capture_patches() -> Iterator[Patch]:
 
 
 def _texts_of_rows(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
-    """Returns a function from positions [rows, tokens] to the text of each token.
-
-    The original returns None if each row is one text, so that the mask is a plain one. A trace
-    knows this of positions that depend on sizes alone.
-    """
+    """Returns a function from positions [rows, tokens] to the text of each token. The original
+    returns None if each row is one text, so that the mask is plain. A trace knows this for
+    positions that depend only on sizes."""
 
     def texts(position_ids: Tensor) -> Tensor | None:
         is_one = is_known(position_ids, lambda positions: (positions.diff() == 1).all())
@@ -83,11 +81,9 @@ def _texts_of_rows(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor]
 
 
 def _kept_apart(keep: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `keep`, which reads the positions of tokens [rows, tokens] in place of their indices.
-
-    A row of one text has indices, as in a batch without packed rows: a chunk starts with the row,
-    whatever the first position is.
-    """
+    """Returns `keep` with the positions of tokens [rows, tokens] instead of their indices. A row of
+    one text keeps indices, as in a batch without packed rows: a chunk starts with the row,
+    independent of the first position."""
 
     def kept(mask: Any, position_ids: Tensor, texts: Tensor) -> Any:
         indices = torch.arange(position_ids.shape[1], device=position_ids.device)
@@ -97,7 +93,8 @@ def _kept_apart(keep: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """The forward of transformers' experts: x [tokens, width], indices and weights [tokens, k]."""
+    """Replaces the forward of transformers' experts: x [tokens, width], indices and weights
+    [tokens, k]."""
     first = module.gate_up_proj if module.has_gate else module.up_proj
     second = module.down_proj
     if module.is_transposed:
@@ -109,7 +106,7 @@ def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) ->
 
 
 def unusual_experts(model: nn.Module) -> list[str]:
-    """Returns a sentence for each class of experts in a model that compute more than they need."""
+    """Returns a sentence for each class of experts in a model that compute more than necessary."""
     found = {}
     for module in model.modules():
         name = type(module).__name__
@@ -125,7 +122,7 @@ def unusual_experts(model: nn.Module) -> list[str]:
 
 
 def _unusual(module: Any) -> str:
-    """Returns what these experts have that `medley::experts` does not know, or ""."""
+    """Returns the feature of these experts that `medley::experts` does not support, or ""."""
     act = type(getattr(module, "act_fn", None))
     own_gate = getattr(type(module)._apply_gate, "__name__", "") != "_default_apply_gate"
     for unusual, what in (
@@ -143,8 +140,8 @@ def _unusual(module: Any) -> str:
 def _by_all_experts(
     module: Any, x: Tensor, indices: Tensor, weights: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """Every expert computes all tokens, first [e, hidden, width], second [e, width, hidden]; those
-    that the router has not chosen have the weight zero."""
+    """Computes all tokens in every expert, first [e, hidden, width], second [e, width, hidden].
+    Experts that the router has not chosen have weight zero."""
     experts = first.shape[0]
     h = x.expand(experts, -1, -1) @ first.transpose(1, 2)
     if module.has_bias:
@@ -163,8 +160,8 @@ def _by_all_experts(
 
 
 def _switch_experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """The forward of Switch Transformers' experts: x [tokens, width], chosen [tokens, 1, e] of
-    zeros and ones, weights [tokens, 1]."""
+    """Replaces the forward of Switch Transformers' experts: x [tokens, width], chosen [tokens, 1,
+    e] of zeros and ones, weights [tokens, 1]."""
     shares = (chosen * weights.unsqueeze(-1)).sum(1)  # [tokens, e]
     found = torch.zeros_like(x)
     for expert in range(self.num_experts):
@@ -174,8 +171,8 @@ def _switch_experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Te
 
 
 def _with_counted_rows(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the load balancing loss with a mask of ones where it got none: the loss then divides
-    by the sum of the mask, not by a number of rows that holds only for the captured batch."""
+    """Returns the load balancing loss with a mask of ones by default. The loss then divides by the
+    sum of the mask, not by the number of rows of the captured batch."""
 
     def counted(
         gate_logits: Any, num_experts: Any = None, top_k: int = 2, attention_mask: Any = None

@@ -1,4 +1,4 @@
-"""From the function of an optimizer, of one element or of whole tensors, to the text of its graph
+"""From the function of an optimizer, on one element or whole tensors, to the text of its graph
 (ops/update_ops.h)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medley.capture.errors import CaptureError
 from medley.whole_tensors import DTYPES
 
 _PRIME = 10007  # elements of a pointwise function's tensors
-_NO_PRIME = 2**31 - 1  # of whole tensors no size is a multiple
+_NO_PRIME = 2**31 - 1  # sizes of whole tensors are no multiples of it
 _PIECES = (3, 1, 4)
 _NUMBERS_ARE_TENSORS = (
     "`lr`, `step` and hyperparameters that are functions of the step are tensors without dims: use "
@@ -28,8 +28,8 @@ _NUMBERS_ARE_TENSORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """A function `(x, grad, *states, lr=, step=, **hyper)` that returns the new x and states. What
-    is a function of the step in `hyper` comes as a tensor without dims."""
+    """A function `(x, grad, *states, lr=, step=, **hyper)` that returns the new x and states.
+    Functions of the step in `hyper` are passed as 0-dim tensors."""
 
     name: str  # for messages
     function: Callable[..., Any]
@@ -39,11 +39,11 @@ class Update:
 
     @property
     def scalars(self) -> list[str]:
-        """The names of the numbers that come with a step."""
+        """The names of the values that vary with the step."""
         return ["lr", "step", *(name for name, each in self.hyper.items() if callable(each))]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        """Returns the results for x, grad, states and scalars, checked."""
+        """Returns the validated results for x, grad, states and scalars."""
         given, numbers = tensors[: 2 + self.states], tensors[2 + self.states :]
         named = dict(zip(self.scalars, numbers, strict=True))
         result = self.function(*given, **{**self.hyper, **named})
@@ -64,15 +64,13 @@ class Update:
 @own_state()
 def capture_update(update: Update, shapes: Sequence[tuple[int, ...]] | None = None) -> str:
     """Returns the graph of a function of one element, or of tensors of these shapes: x and states.
-
-    Raises ValueError for a function that does not return what it was given, changed, or that looks
-    at more than one element where it may not.
-    """
+    Raises ValueError if the results have other types or shapes than the arguments, or if the
+    function reads more than one element without `shapes`."""
     kind = DTYPES[update.dtype]
     states = [str(i) for i in range(update.states)]
     inputs = [("parameter", "x"), ("batch", "grad"), *(("state", name) for name in states)]
     sizes = [(_PRIME,)] * len(inputs) if shapes is None else [shapes[0], *shapes]
-    # A tensor each: tracing takes one that stands twice for one input.
+    # One tensor each: tracing merges inputs that are the same tensor.
     numbers = [torch.ones((), dtype=torch.float64) for _ in update.scalars]
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models without the values of their parameters, for what only captures: 70B fit anywhere."""
+"""Models without parameter values, for capture alone: 70B parameters fit into any memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ T = TypeVar("T")
 
 
 def load(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
-    """Returns what `make` does, the parameters of the model without values: on the meta device.
-
-    Only a model that needs values to be made, or keeps tensors made of them besides its parameters
-    and buffers, has them.
-    """
+    """Returns the result of `make` with the model's parameters on the meta device, without values.
+    A model has values only if its construction needs them, or if it stores tensors made of them
+    besides parameters and buffers."""
     made = shaped(make)
     model = made[0]
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
@@ -30,8 +28,8 @@ def load(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
 
 
 def shaped(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
-    """Returns the same, quicker, for who looks at the parameters' shapes only: tensors made of
-    their values have none."""
+    """Returns the result of `load` faster, for readers of parameter shapes only. Tensors made of
+    parameters have no values either."""
     try:
         with _parameters_on_meta():
             return make()
@@ -42,8 +40,8 @@ def shaped(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
 
 
 def _parameters_on_meta() -> AbstractContextManager[None]:
-    """Inside the block a parameter loses its values as soon as a module has it; what initializes
-    it then does nothing. Parameters that are one stay one."""
+    """Drops the values of a parameter inside the block as soon as a module has it. Initialization
+    then does nothing. Tied parameters stay tied."""
     original = nn.Module.register_parameter
 
     def register(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
