@@ -1,4 +1,5 @@
-"""The GPUs of this machine that PyTorch has kernels for, and which of them a job takes."""
+"""The GPUs of this machine with kernels in PyTorch, and their assignment to the processes of a
+job."""
 
 from __future__ import annotations
 
@@ -11,21 +12,24 @@ import torch
 
 
 class Found(NamedTuple):
-    """What one process found on its machine."""
+    """The GPUs that one process found on its machine.
+
+    Example:
+        found = find()
+        print(len(found.gpus), found.platform, *found.problems)
+    """
 
     host: str
     local_rank: int
-    gpus: list[str]  # by number: what tells one from all others, its UUID
-    problems: list[str]  # a sentence for each GPU that PyTorch has no kernels for
-    platform: str = "CUDA"  # or ROCm: those of one cannot reach those of the other
+    gpus: list[str]  # by number: UUID
+    problems: list[str]  # one sentence per GPU without kernels in PyTorch
+    platform: str = "CUDA"  # or ROCm; the two cannot communicate
 
 
 def has_kernels(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Whether a GPU of this compute capability runs what was compiled for these architectures.
-
-    "sm_86": GPUs of the same major, no earlier minor version; "compute_120": all later ones too.
-    An "a" or "f" behind the number is ignored.
-    """
+    """Returns whether a GPU of this compute capability runs code compiled for these architectures.
+    "sm_86" covers GPUs of the same major and no earlier minor version; "compute_120" also all later
+    ones. A trailing "a" or "f" is ignored."""
     for name in architectures:
         found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name)
         if found is None:
@@ -39,7 +43,7 @@ def has_kernels(capability: tuple[int, int], architectures: Sequence[str]) -> bo
 
 
 def no_kernels(number: int, name: str, capability: tuple[int, int], compiled: list[str]) -> str:
-    """Returns the sentence about a GPU that PyTorch has no kernels for; "" where it has."""
+    """Returns the sentence about a GPU without kernels in PyTorch, or ""."""
     if has_kernels(capability, compiled):
         return ""
     return (
@@ -49,7 +53,7 @@ def no_kernels(number: int, name: str, capability: tuple[int, int], compiled: li
 
 
 def find(local_rank: int = 0) -> Found:
-    """Returns what this process finds on its machine."""
+    """Returns the GPUs that this process finds on its machine."""
     host = socket.gethostname()
     if not torch.cuda.is_available():
         return Found(host, local_rank, [], [])
@@ -58,7 +62,7 @@ def find(local_rank: int = 0) -> Found:
     for number in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(number)
         gpus.append(str(getattr(facts, "uuid", f"{host}:{number}")))
-        # ROCm lists architectures of another form, "gfx90a".
+        # Architectures of ROCm have another form, "gfx90a".
         if torch.version.hip is None:
             capability = torch.cuda.get_device_capability(number)
             problems.append(no_kernels(number, facts.name, capability, compiled))
@@ -69,13 +73,11 @@ def find(local_rank: int = 0) -> Found:
 def choose(
     names: Sequence[str], kinds: Sequence[str], all_found: Sequence[Found], shared: bool = False
 ) -> list[str]:
-    """Returns the torch device of each process of a job: "cpu" or "cuda:1".
-
-    `names`, `kinds`: of the devices of the plan, by rank; `all_found`: what the processes found;
-    `shared`: whether several may be on one GPU. Where no process has a GPU, all run on processors.
-    Raises ValueError where it could not work: a GPU without kernels, one for two processes, GPUs in
-    some processes and none in others whose device is one.
-    """
+    """Returns the torch device of each process of a job: "cpu" or "cuda:1". `names`, `kinds`:
+    devices of the plan and their types, by rank. `all_found`: results of the processes. `shared`:
+    several may use one GPU. If no process has a GPU, all run on CPUs. Raises ValueError for a GPU
+    without kernels, one for two processes, or a job with GPUs in only some of the processes that
+    need one."""
     if set(kinds) == {"CPU"} or not any(found.gpus for found in all_found):
         return ["cpu"] * len(names)
     given = list(zip(names, kinds, all_found, strict=True))
@@ -92,7 +94,7 @@ def choose(
         if kind == "CPU":
             chosen.append("cpu")
             continue
-        number = found.local_rank % len(found.gpus)  # a process may see one GPU only: its own
+        number = found.local_rank % len(found.gpus)  # a process may see only its own GPU
         problem = next((text for text in found.problems if text.startswith(f"cuda:{number} ")), "")
         if problem:
             raise ValueError(f"devices: {name} on {found.host}: {problem}; install another wheel")
@@ -108,11 +110,9 @@ def choose(
 
 
 def backend(chosen: Sequence[str], all_found: Sequence[Found], asked: str = "") -> str:
-    """Returns what the processes talk over: "nccl", or "gloo" through the memory of the hosts.
-
-    `asked`: what the user wants, "" for the faster that works. Raises ValueError where NCCL, which
-    is asked for, does not reach all of them.
-    """
+    """Returns the backend of the processes: "nccl", or "gloo" through host memory. `asked`: choice
+    of the user, "" for the faster that works. Raises ValueError if NCCL is chosen but does not
+    reach all processes."""
     platforms = {
         "processors" if device == "cpu" else f"GPUs of {found.platform}"
         for device, found in zip(chosen, all_found, strict=True)

@@ -1,9 +1,7 @@
-"""What all processes of an elastic run make together, whoever is lost meanwhile.
-
-What somebody has made is over for all: the others are told what it gave when the next epoch begins,
-and a process that comes later gets it when its script comes there. Parameters that all read nobody
-can be told, so all read them again with a process that has not.
-"""
+"""Collective results of all processes of an elastic run, which tolerate node losses. A result of
+one process counts for all. The others receive it when the next generation begins, and a process
+that joins later when its script reaches the place. Parameter reads cannot be sent: all processes
+repeat them with a process that lacks them."""
 
 from __future__ import annotations
 
@@ -23,22 +21,22 @@ from medley.run.journal import SCRIPT, Journal, Kind, Step
 from medley.run.lives import Progress
 
 _TENSOR = "tensor"
-_FILE = "safetensors"  # the only key of an entry that stands for a tensor
+_FILE = "safetensors"  # only key of an entry that stands for a tensor
 
 
 class Acts:
-    """Of one process, recorded in its journal."""
+    """The results of one process, recorded in its journal."""
 
     def __init__(self, member: Member, journal: Journal, progress: Progress) -> None:
         self._member, self._journal, self._progress = member, journal, progress
         self._until = self._repeated = -1  # steps
-        self._fit = -1  # the number of the call of `fit`
+        self._fit = -1  # number of the call of `fit`
 
     def make(
         self, kind: Kind, place: Step, number: int, act: Callable[[], Any], this: Job | None
     ) -> None:
-        """Records what `act` gives, in all processes of the plan together, unless others have told
-        it. It can be written as JSON. `this`: None without a device of the plan."""
+        """Records the result of `act`, run in all processes of the plan together, unless another
+        process has sent it. It must be JSON. `this`: None without a device of the plan."""
         if self._journal.has(kind, place, number):
             return
         key = f"{kind.key}/{place[0]}/{place[1]}/{number}"
@@ -51,20 +49,20 @@ class Acts:
         self._journal.record(kind, place, number, given)
 
     def begin_fit(self, steps: int | None) -> int | None:
-        """The script calls `fit` once more, which ends after so many steps, if that is known;
-        returns after how many it has ended elsewhere."""
+        """Begins a call of `fit` that ends after `steps` steps, if known. Returns the number of
+        steps after which it has ended in other processes, if it has."""
         self._fit = self._journal.ask(Kind.FIT, SCRIPT)
         ended: int | None = self._journal.find(Kind.FIT, SCRIPT, self._fit)
         return steps if ended is None else ended
 
     def end_fit(self, steps: int) -> None:
-        """The call ends after so many."""
+        """Ends the call of `fit` after `steps` steps."""
         self._journal.record(Kind.FIT, SCRIPT, self._fit, steps)
 
-    # --- what is made again ---
+    # --- repeated reads ---
 
     def note_read(self, make: Callable[[], Any], oldest: int) -> None:
-        """All have read. No step before the `oldest` is made again."""
+        """Records a read of all processes. Steps before `oldest` are never repeated."""
         life = self._journal.lives.newest
         place = life, self._progress.asked
         self._journal.forget(Kind.READ, (life, oldest))
@@ -72,19 +70,19 @@ class Acts:
         self._journal.record(Kind.READ, place, number, (self._member.epoch, make))
 
     def begin_epoch(self) -> None:
-        """Others may have read less than this process."""
+        """Resets the comparison: other processes may have read less than this one."""
         self._until, self._repeated = max(self._until, self._progress.asked + 1), -1
 
     def repeat(self, steps: int, comes: bool) -> None:
-        """Reads again what was read after so many steps and another process has not. All call it
-        when they go on from there; `comes`: this one to a read."""
+        """Repeats the reads after `steps` steps that another process lacks. All processes call it
+        when they continue there. `comes`: this one is at a read."""
         if steps > self._until or steps == self._repeated:
             return
         self._repeated = steps
         member, place = self._member, (self._journal.lives.newest, steps)
         read = self._journal.at(Kind.READ, place)
         made = [make for epoch, make in read if epoch < member.epoch]
-        count = len(made) if made or comes else sys.maxsize  # who passes by
+        count = len(made) if made or comes else sys.maxsize  # other processes pass without a read
         member.store.set(member.key(f"reads/{steps}/{member.name}"), str(count))
         if not made:
             return
@@ -95,10 +93,10 @@ class Acts:
     # --- other processes ---
 
     def share(self, is_new: bool, steps: int, more: Any) -> Any:
-        """Lets all load the journal of the process that has made most, unless they have made as
-        much, and agree on the save that begins again. Returns what that process tells `more`, in
-        those that load; None in others. All members of an epoch that begins after so many steps
-        call it together. `is_new`: this process has no state."""
+        """Lets all processes load the journal of the most advanced one, unless they are equally
+        advanced, and agree on the save to repeat. Returns the value of `more` from that process in
+        those that load, else None. All members of a generation that begins after `steps` steps call
+        it. `is_new`: this process has no state."""
         member, journal = self._member, self._journal
         own = [-1, 0, 0]
         if not is_new:
@@ -120,12 +118,12 @@ class Acts:
 
 
 def to_text(value: Any) -> str:
-    """Returns the text of a value: JSON, where a tensor is a safetensors file."""
+    """Returns a value as JSON text, with each tensor as a safetensors file."""
     return json.dumps(value, default=_packed)
 
 
 def parse(text: str) -> Any:
-    """Returns the value whose text this is."""
+    """Returns the value of a text."""
     return json.loads(text, object_hook=_unpacked)
 
 

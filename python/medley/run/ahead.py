@@ -1,8 +1,6 @@
-"""Plans for the loss of any one node, or process, made beside training, so that they are there.
-
-The process of a plan's first device starts `python -m medley.run.ahead`, which computes only where
-nobody else wants to, and tells the store what it has found: also if that process is lost.
-"""
+"""Plans for the loss of any node or process, computed in parallel with training. The process of a
+plan's first device starts `python -m medley.run.ahead`, which uses only idle CPU time and publishes
+its results in the store, where they outlive that process."""
 
 from __future__ import annotations
 
@@ -31,13 +29,13 @@ _START = Path(__file__).with_name("start_device.py")
 
 
 def key_of(devices: Sequence[str]) -> str:
-    """Returns where the plan for these devices is told."""
+    """Returns the key of the plan for these devices."""
     return "ahead/" + hashlib.sha256(",".join(sorted(devices)).encode()).hexdigest()[:32]
 
 
 class PlansAhead:
-    """The plans of all engines for what is left of `members`, told as (key, the texts as JSON)
-    once they are found."""
+    """The plans of all engines for the devices that remain of `members` after a loss, published as
+    (key, texts as JSON) once they are found."""
 
     def __init__(
         self,
@@ -49,12 +47,12 @@ class PlansAhead:
         self._engines, self._plans, self._members = engines, plans, list(members)
         self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
-        self._read = 0  # bytes of what it has written
+        self._read = 0  # bytes read of its output
         self._steps = 0
 
     def note_step(self) -> None:
-        """A step begins: tells what has been found. The first one begins alone, so that training
-        goes on at once after a loss."""
+        """Publishes new results at the start of a step. The first step starts without planning, so
+        that training resumes immediately after a loss."""
         self._steps += 1
         if self._steps == 2:
             self._start()
@@ -72,7 +70,7 @@ class PlansAhead:
             self.close()
 
     def close(self) -> None:
-        """Ends what is still being planned."""
+        """Ends the planning."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -80,7 +78,7 @@ class PlansAhead:
             self._process = None
 
     def _start(self) -> None:
-        # A profile that is gone, a full disk, no process more: it is planned after a loss.
+        # After an error, such as a missing profile or a full disk, planning happens after a loss.
         with contextlib.suppress(OSError, ValueError), tempfile.TemporaryFile() as words:
             request = _request(self._engines, self._plans, self._members)
             if request is not None:
@@ -97,7 +95,8 @@ class PlansAhead:
 
 
 def left_of(members: Sequence[str]) -> Iterator[list[str]]:
-    """Yields who is left without each node, then without each of several devices of a node."""
+    """Yields the remaining devices without each node, then without each of several devices of a
+    node."""
     nodes = nodes_of(members)
     single = [[name] for node in nodes if len(node) > 1 for name in node]
     for lost in nodes + single:
@@ -137,7 +136,7 @@ def main() -> None:
     cluster = parse_cluster(asked["cluster"])
     finders = [_finder(cluster, each) for each in asked["plans"]]
     for devices in asked["devices"]:
-        with contextlib.suppress(ValueError):  # there is none
+        with contextlib.suppress(ValueError):  # no plan exists
             plans = agreed(
                 lambda left: [find(left) for find in finders], lambda plan: plan.devices, devices
             )
@@ -145,7 +144,7 @@ def main() -> None:
 
 
 def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], _core.Plan]:
-    """Returns what finds the plan of one engine for some devices."""
+    """Returns a function that finds the plan of one engine for some devices."""
     graph = _core.Graph.parse(asked["graph"], "<graph>")
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]

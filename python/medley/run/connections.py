@@ -1,7 +1,6 @@
-"""TCP connections that notice within seconds when their link is dead.
-
-TCP by itself waits for a quarter of an hour for an answer, and for ever if it has nothing to send.
-A connection whose other end is busy, however long, stays as it is: its kernel answers."""
+"""TCP connections that detect a dead link within seconds. By default TCP waits fifteen minutes for
+an answer, and forever without data to send. A connection whose other end is busy stays open: its
+kernel answers."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-# Of silence: the kernel asks after IDLE, then every INTERVAL, and gives up after DEAD.
+# Seconds of silence: the kernel probes after IDLE, then every INTERVAL, and gives up after DEAD.
 IDLE_SECONDS = 4
 INTERVAL_SECONDS = 3
 DEAD_SECONDS = 12
@@ -20,19 +19,15 @@ _CONNECTED, _LISTENS = "01", "0A"  # in /proc/net/tcp
 
 
 def guarded() -> AbstractContextManager[None]:
-    """The connections that this process makes inside the block break when their link is dead.
-
-    Nothing happens where the system has no /proc.
-    """
+    """Lets connections made by this process inside the block break when their link is dead. Has no
+    effect without /proc."""
     return _each_made(_guard)
 
 
 def copied(copies: list[int]) -> AbstractContextManager[None]:
-    """Adds to `copies` a descriptor of each connection that this process makes inside the block.
-
-    Shutting down a copy ends the connection for all that use it. What listens is left alone: Gloo
-    ends the process when that is shut down.
-    """
+    """Adds a descriptor of each connection that this process makes inside the block to `copies`.
+    Shutting down a copy ends the connection for all its users. Listening sockets are left out: Gloo
+    ends the process when one is shut down."""
 
     def keep(made: socket.socket) -> None:
         if made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0:
@@ -43,7 +38,7 @@ def copied(copies: list[int]) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _each_made(use: Callable[[socket.socket], None]) -> Iterator[None]:
-    """Gives `use` a copy of each TCP socket that this process makes inside the block."""
+    """Calls `use` with a copy of each TCP socket that this process makes inside the block."""
     before = _sockets()
     try:
         yield
@@ -57,7 +52,7 @@ def _each_made(use: Callable[[socket.socket], None]) -> Iterator[None]:
 def _with_copy(descriptor: int, use: Callable[[socket.socket], None]) -> None:
     blocks = os.get_blocking(descriptor)
     with socket.socket(fileno=os.dup(descriptor)) as copy:
-        os.set_blocking(descriptor, blocks)  # as it was, whatever socket.setdefaulttimeout() says
+        os.set_blocking(descriptor, blocks)  # as before, despite setdefaulttimeout()
         if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
             use(copy)
 
@@ -75,10 +70,8 @@ def _guard(made: socket.socket) -> None:
 
 def addresses() -> list[str]:
     """Returns the addresses of this process, "[10.0.0.2]:45209", as Gloo writes them: with the
-    bytes of the port in either order. It listens at some and has connected to others from the rest.
-
-    None where the system has no /proc.
-    """
+    bytes of the port in either order. It listens at some, and has connected from the others.
+    Returns none without /proc."""
     own = {each.removeprefix("socket:[").removesuffix("]") for each in _sockets()}
     found = []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
@@ -96,7 +89,7 @@ def addresses() -> list[str]:
 
 
 def _address(text: str, family: socket.AddressFamily) -> str:
-    # Words of 32 bits, each in the order of this machine.
+    # 32-bit words, each in the byte order of this machine.
     data = bytes.fromhex(text)
     words = [data[i : i + 4] for i in range(0, len(data), 4)]
     if sys.byteorder == "little":
@@ -105,7 +98,7 @@ def _address(text: str, family: socket.AddressFamily) -> str:
 
 
 def _sockets() -> dict[str, int]:
-    """Returns the sockets of this process: what identifies each -> its descriptor."""
+    """Returns the descriptors of this process's sockets by inode."""
     found: dict[str, int] = {}
     try:
         names = os.listdir("/proc/self/fd")

@@ -1,4 +1,4 @@
-"""Where the devices of a plan are: threads or processes, CPU or GPU, real or emulated."""
+"""The devices of a plan: threads or processes, CPU or GPU, real or emulated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
 from medley.run import accelerators, connections, elastic, exchange, job
 
-_epochs = itertools.count()  # one for every run of this process, alike in all processes
+_epochs = itertools.count()  # one per run, identical in all processes
 
 
 def options(
     plan: Plan, program: _core.Program, cluster: Cluster, this: job.Job | None
 ) -> dict[str, Any]:
-    """Returns the options of `_runtime.Run` that say where the devices of this process are.
-
-    Raises ValueError if the job has another number of processes than the plan has devices.
-    """
+    """Returns the options of `_runtime.Run` for the devices of this process. Raises ValueError if
+    the number of processes differs from the number of devices in the plan."""
     names = plan.devices
     numbers = program.devices
     kinds = {cluster.kind(number).name for number in numbers}
@@ -72,14 +70,14 @@ def options(
 
 
 def accelerators_of_all(local_rank: int) -> list[accelerators.Found]:
-    """Returns what each process can compute on."""
+    """Returns the accelerators of each process."""
     every = exchange.values(accelerators.find(local_rank))
     return [accelerators.Found(*each) for each in every]
 
 
 def _elastic_options(program: _core.Program) -> dict[str, Any]:
-    """Of a device in an epoch: groups of its members only, over Gloo, whose connections can be cut
-    at any moment, and a step that can be taken back."""
+    """Returns the options of a device in a generation: Gloo groups of its members, whose
+    connections can be cut at any time, and steps that can be undone."""
     if job.backend() == "nccl":
         raise ValueError("environment: MEDLEY_BACKEND: found nccl, expected gloo in an elastic run")
     member = elastic.member()
@@ -104,7 +102,7 @@ def _elastic_options(program: _core.Program) -> dict[str, Any]:
 
 
 def _peers(names: list[str]) -> dict[str, str]:
-    """Returns which device has which address, as Gloo writes it, in all processes."""
+    """Returns the address of each device as Gloo writes it, from all processes."""
     return {
         address: name
         for name, addresses in zip(names, exchange.values(connections.addresses()), strict=True)
@@ -113,7 +111,8 @@ def _peers(names: list[str]) -> dict[str, str]:
 
 
 def _own_devices(kinds: set[str], number: int) -> list[str]:
-    """Of one process, for its `number` devices: the GPUs that it has in turn, or the processor."""
+    """Returns the torch devices of one process with `number` devices: its GPUs in turn, or the
+    CPU."""
     found = accelerators.find()
     if not found.gpus or kinds == {"CPU"}:
         return ["cpu"]
@@ -125,8 +124,8 @@ def _own_devices(kinds: set[str], number: int) -> list[str]:
 def _make_groups(
     program: _core.Program, names: list[str], epoch: int, backend: str
 ) -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
-    """Makes a process group for every set of devices that communicates; returns the names of those
-    of this process, and which device listens where, and no connections to be shut down."""
+    """Makes a process group for every set of devices that communicates. Returns the names of this
+    process's groups, the addresses of devices, and an empty list of connections."""
     rank = {device: rank for rank, device in enumerate(program.devices)}
     wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
     ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}

@@ -1,6 +1,5 @@
-"""A process of a run that may lose others and goes on: what it tells whoever has started them all
-(`medley/run/leader.py`), and what it is told. Knows nothing of training (`recovery.py` does).
-"""
+"""The messages between a process of an elastic run and its leader (`medley/run/leader.py`). Knows
+nothing of training (`recovery.py` does)."""
 
 from __future__ import annotations
 
@@ -19,21 +18,21 @@ from medley.run.epochs import PREFIX, fail_epoch, finish_epoch, has_finished
 from medley.run.groups import EpochGroup
 from medley.run.watch import Watch
 
-POLL_SECONDS = 0.01  # of who waits for others
-CONNECT_SECONDS = 10.0  # for what takes moments, once all members are there
-WAIT_SECONDS = 600.0  # for whoever has started all
+POLL_SECONDS = 0.01  # interval of polling for other processes
+CONNECT_SECONDS = 10.0  # for short operations once all members exist
+WAIT_SECONDS = 600.0  # for the leader
 
 
 class RunEndError(ends.OthersError):
-    """The run has ended, or goes on without this process."""
+    """The run has ended, or continues without this process."""
 
 
 class EpochError(OSError):
-    """The epoch has failed: somebody is lost, or has not done what all have to do."""
+    """The generation has failed: a process is lost, or skipped a collective call."""
 
 
 class ScriptError(Exception):
-    """An error of what is the script's own, which no other process has to do with."""
+    """An error of the script itself, independent of other processes."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -42,7 +41,8 @@ class ScriptError(Exception):
 
 @contextlib.contextmanager
 def of_script() -> Iterator[None]:
-    """What is raised inside ends the run: it would come again. What others have told does not."""
+    """Lets an error inside the block end the run, because it would occur again. Errors from other
+    processes do not."""
     try:
         yield
     except (ends.OthersError, EpochError):
@@ -52,40 +52,40 @@ def of_script() -> Iterator[None]:
 
 
 class Member:
-    """This process in one epoch after another."""
+    """This process in successive generations."""
 
     def __init__(
         self, store: ends.Store, use: Callable[[EpochGroup], None], seconds: float
     ) -> None:
-        """`use`: from now on all exchange through this group, for so many seconds at most."""
+        """`use`: sets the group of all exchanges, with a limit of `seconds` each."""
         self.name, self.store = job.device_name(), store
         self._use, self._seconds = use, seconds
         self._watch = Watch()
         self.epoch = -1
         self.is_new = job.joins_later()
         self.group: EpochGroup | None = None
-        self.members: list[str] = []  # of this epoch, by rank
+        self.members: list[str] = []  # members of this generation, by rank
         address = job.store_address()
-        # For process groups: they keep others out of a connection while they wait.
+        # Used by process groups, which block a connection while they wait.
         self._torch_store = TCPStore(
             address["host"], address["port"], None, False, wait_for_workers=False
         )
         self._prefix = address["prefix"]
-        self._pulse = _runtime.Pulse(  # whatever the script does meanwhile
+        self._pulse = _runtime.Pulse(  # independent of the script
             **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * job.pulse_seconds())
         )
         if self.is_new:
             self.epoch = job.joined_epoch()
 
     def key(self, what: str, epoch: int | None = None) -> str:
-        """Of an epoch, this one if none is given."""
+        """Returns a key of a generation, by default the current one."""
         return f"{PREFIX}{self.epoch if epoch is None else epoch}/{what}"
 
-    # --- between epochs ---
+    # --- between generations ---
 
     def next_agreement(self) -> _core.Agreement:
-        """Waits for the next epoch, which then is this one. Raises OSError when the run has ended
-        instead, or goes on without this process."""
+        """Waits for the next generation and enters it. Raises OSError if the run has ended, or
+        continues without this process."""
         while True:
             end = time.monotonic() + (math.inf if self.is_new else WAIT_SECONDS)
             while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
@@ -106,32 +106,34 @@ class Member:
             raise RunEndError("the run has ended")
 
     def arrive(self, gain: float) -> None:
-        """Tells that this process can be taken in, and what part of a step it would save."""
+        """Publishes that this process is ready to join, and the share of a step that it would
+        save."""
         self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", repr(gain))
 
     def report(self, left: _core.StepLeft, state: int, kept: Sequence[tuple[int, int]]) -> None:
-        """Tells where this process is, of an epoch that has failed: of its last step; the epoch
-        whose plan says what it has, -1: nothing; and which copies it keeps."""
+        """Publishes the state of this process after a failed generation. `left`: its last step.
+        `state`: generation of the plan of its state, or -1 without state. `kept`: the copies that
+        it keeps."""
         self.store.set(self.key(f"report/{self.name}"), json.dumps([left.told, state, kept]))
 
     def fail(self, cause: str) -> None:
-        """Ends the epoch for all."""
+        """Ends the generation for all."""
         fail_epoch(self.store, self.epoch, f"{self.name}: {cause}", self.name, self.name)
 
     def check(self) -> None:
-        """Raises EpochError if the epoch has failed."""
+        """Raises EpochError if the generation has failed."""
         if (text := self.store.get(self.key(f"epoch/{self.epoch}/failure"))) is not None:
             raise EpochError(json.loads(text)["cause"])
 
     def watched(self, abort: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Calls `abort` if the epoch fails meanwhile. While training runs, the core's watchdog does
-        that."""
+        """Calls `abort` if the generation fails meanwhile. During training the watchdog of the core
+        does so."""
         return self._watch.over(self.store, self.key(f"epoch/{self.epoch}/failure"), abort)
 
-    # --- to begin one ---
+    # --- the first generation ---
 
     def wait(self, what: str) -> str:
-        """Returns what another member tells in this epoch."""
+        """Returns a value that another member publishes in this generation."""
         while (text := self.store.get(self.key(what))) is None:
             self.check()
             self._check_run()
@@ -139,7 +141,7 @@ class Member:
         return text
 
     def connect(self, members: Sequence[str]) -> EpochGroup:
-        """Connects to all members, ranks in this order, and lets exchanges go there from now on."""
+        """Connects to all members, with ranks in this order, and uses their group for exchanges."""
         self.members = list(members)
         self.store.set(self.key(f"here/{self.name}"), "yes")
         for name in members:
@@ -153,13 +155,13 @@ class Member:
                 job.interface(),
                 self._seconds,
             )
-        except RuntimeError as error:  # Gloo's own
+        except RuntimeError as error:  # raised by Gloo
             raise EpochError(str(error).partition("\n")[0]) from None
         self._use(self.group)
         return self.group
 
     def finish_with(self, members: Sequence[str]) -> None:
-        """Waits until all members have nothing more to do. Raises EpochError if one is lost."""
+        """Waits until all members have finished. Raises EpochError if one is lost."""
         self.store.set(self.key(f"finished/{self.name}"), "yes")
         try:
             for name in members:
@@ -171,7 +173,7 @@ class Member:
             raise EpochError("a process is lost while all finish")
 
     def leave(self) -> None:
-        """Lets go of the group of an epoch that is over."""
+        """Frees the group of a past generation."""
         if self.group is not None:
             self.group.close()
             self.group = None
@@ -181,7 +183,7 @@ _member: list[Member] = []
 
 
 def begin(store: ends.Store, use: Callable[[EpochGroup], None], seconds: float) -> None:
-    """This process begins the first epoch, or waits for one to take it in."""
+    """Enters the first generation, or waits for one to join."""
     _member.append(Member(store, use, seconds))
     if not _member[0].is_new:
         agreement = _member[0].next_agreement()
@@ -189,12 +191,12 @@ def begin(store: ends.Store, use: Callable[[EpochGroup], None], seconds: float) 
 
 
 def member() -> Member:
-    """Returns this process, which has joined the run."""
+    """Returns this process as a member of the run."""
     return _member[0]
 
 
 def membership(this: Member) -> dict[str, Any]:
-    """Returns the options of `_runtime.Run` that say how its watchdog looks at an epoch."""
+    """Returns the options of `_runtime.Run` for the watchdog of a generation."""
     address = job.store_address()
     return {
         **address,

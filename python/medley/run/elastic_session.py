@@ -1,9 +1,6 @@
-"""A session that goes on when processes are lost: what a trainer does is done again, or finished,
-under the plan of the next epoch, as if nothing had happened.
-
-Several objectives over one state (`objectives.py`) are one run: its steps are those of all, in the
-order in which the script asks for them.
-"""
+"""A session that continues when processes are lost: interrupted work is repeated or finished under
+the plan of the next generation. Several objectives over one state (`objectives.py`) are one run.
+Its steps are those of all objectives in the order of the script."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from medley.whole import Whole
 
 Made = TypeVar("Made")
 Values = Mapping[str, float]
-_alive: list[ElasticSession] = []  # to the end of the process, which others may need
+_alive: list[ElasticSession] = []  # until the process ends; other processes may need them
 
 
 class ElasticSession:
-    """Of a whole. It has its part of the state when it is made, also where this process takes the
-    place of a lost one."""
+    """The session of one state. It has its part of the state at construction, also in a process
+    that replaces a lost one."""
 
     is_elastic = True
 
@@ -54,11 +51,11 @@ class ElasticSession:
             whole.open()
             self._recovery.begin()
 
-    # --- where the script is ---
+    # --- position of the script ---
 
     @property
     def _is_behind(self) -> bool:
-        """Whether the script makes again what was made before this process has come."""
+        """Returns whether the script repeats work from before this process joined."""
         return self._lives.is_past or self._progress.asked < len(self._lives.last.seen)
 
     def begin_at(self, counts: list[int], path: str) -> None:
@@ -69,8 +66,8 @@ class ElasticSession:
         return self._leave_out(None, 1)
 
     def _leave_out(self, most: int | None, before: int = 0) -> Metrics | None:
-        """Leaves out the steps that were made before this process has come, `most` or all but so
-        many; returns what the last one gave, if that is known."""
+        """Skips steps from before this process joined: `most`, or all but `before`. Returns the
+        metrics of the last one, if known."""
         if most is None and self._lives.is_past:
             self._lives.place, self._progress.asked = self._lives.newest, 0
         seen = len(self._lives.here.seen)
@@ -83,16 +80,16 @@ class ElasticSession:
         return last if math.isfinite(last.loss) else None
 
     def begin_fit(self, steps: int | None) -> Metrics | None:
-        return self._leave_out(self._acts.begin_fit(steps))  # others are the script's own
+        return self._leave_out(self._acts.begin_fit(steps))  # other processes run the script's own
 
     def end_fit(self) -> None:
         self._acts.end_fit(self.whole.steps)
 
-    # --- what all make together ---
+    # --- collective calls ---
 
     def step(self, engine: Engine, batch: Any) -> Metrics:
-        """Makes a step, however often that takes. The steps that were made before this process has
-        come are not made again: their metrics are what they were."""
+        """Runs a step until it succeeds. Steps from before this process joined are not repeated;
+        their recorded metrics are returned."""
         step, here = self._progress.asked, self._lives.here
         number = self._engines.index(engine)
         if not here.ask(step, number):
@@ -130,8 +127,8 @@ class ElasticSession:
         return made
 
     def once(self, kind: Kind, make: Callable[[], Any]) -> Any:
-        """Returns what `make` gives, in all processes together, or has given before this one has
-        come; None of what was before the run began from a checkpoint."""
+        """Returns the result of `make` from all processes together, or the recorded one from before
+        this process joined. Returns None if it precedes the checkpoint from which the run began."""
         place = self._lives.place, self._progress.asked
         number = self._journal.ask(kind, place)
         if not self._journal.has(kind, place, number):
@@ -142,11 +139,11 @@ class ElasticSession:
         return self._journal.find(kind, place, number)
 
     def _call(self, make: Callable[[], Made], what: str = "") -> Made:
-        """Does what all processes have to do together, after the steps that are missing; again
-        after each recovery. `what`: "step", "read" or what others are told of."""
+        """Runs a collective call after the missing steps, and again after each recovery. `what`:
+        "step", "read" or a published kind."""
         while True:
             try:
-                if not self._lives.is_past:  # else the others have made a load without this one
+                if not self._lives.is_past:  # otherwise the others have loaded without this process
                     self._steps.make_missing(what)
                 return make()
             except ScriptError as failed:
@@ -158,14 +155,14 @@ class ElasticSession:
                     self._notice.leave()
 
     def _is_over(self, error: Exception) -> bool:
-        """Whether an error is a consequence of the end of the epoch, or becomes its cause: unless
-        the run is over, or all have raised it together."""
+        """Returns whether an error follows from the end of the generation or causes it. It does
+        neither if the run is over, or if all processes raised it together."""
         if isinstance(error, RunEndError) or hasattr(error, ends.SAID_ELSEWHERE):
             return False
         self._member.fail(str(error))
         return True
 
-    # --- evaluating ---
+    # --- evaluation ---
 
     def evaluate(self, engine: Engine, batches: Iterable[Any]) -> dict[str, float]:
         return dict(self.evaluated(self._evaluations.means_of(engine, batches)))
@@ -181,7 +178,7 @@ class ElasticSession:
         return self._journal.last(Kind.EVALUATION)
 
     def _evaluated(self, kind: Kind, what: str, make: Callable[[], Any]) -> Mapping[str, Any]:
-        if self._evaluations.is_in_one:  # which begins again as a whole
+        if self._evaluations.is_in_one:  # an evaluation restarts as a whole
             return dict(make())
         first = self.whole.first
         found = self.once(kind, lambda: self._evaluations.flagged(make, first))
@@ -196,16 +193,16 @@ class ElasticSession:
     # --- the end ---
 
     def complete(self) -> None:
-        """The checkpoint that is being written is completed at the end."""
+        """Leaves the checkpoint in progress to be completed at the end."""
 
     def fail(self, cause: str) -> str:
         return self.whole.first.fail(cause)
 
     def finish(self) -> None:
-        """Waits until all have finished, so that nobody goes with what others may need."""
+        """Waits until all processes have finished, because they may need this one's state."""
         self._steps.end_ahead()
         if not self._notice.has_left:
-            with contextlib.suppress(OSError):  # it has ended in another way
+            with contextlib.suppress(OSError):  # the run has ended in another way
                 self._call(self._steps.wait_for_all)
         for engine in self._engines:
             engine.finish()

@@ -1,4 +1,4 @@
-"""How a process of a job ends: what it tells the others, what they have told, and its exit code."""
+"""The end of a process of a job: its messages to and from the others, and its exit code."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from typing import Any, Protocol
 
 from medley.run import job
 
-# The attribute of an error that another process of the job tells people of.
+# The attribute of an error that another process of the job prints.
 SAID_ELSEWHERE = "_medley_said_elsewhere"
-_FINISHED = "finished"  # the keys under which processes say that their scripts have ended
-FIRST_FAILURE = "failure"  # the key in the store under which the first failure of the job is
+_FINISHED = "finished"  # keys under which processes publish the end of their scripts
+FIRST_FAILURE = "failure"  # key of the first failure of the job in the store
 _DISCONNECT_SECONDS = 5.0
-# How long the others leave the one that has failed first to say that it leaves, and then to be
-# gone: whoever has started them takes the first one that ends for the cause.
+# Seconds that other processes leave to the one that failed first, to announce its exit and then to
+# exit. The launcher takes the first process that ends for the cause.
 _LEAVE_SECONDS = 6.0
-_AFTER_SECONDS = 0.3  # until whoever has started them has seen it
+_AFTER_SECONDS = 0.3  # until the launcher has seen the exit
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class OthersError(OSError):
-    """Another process did not do its part: mostly a consequence of what it knows, or of its end."""
+    """Another process failed to take part, usually because of its own failure or exit."""
 
 
 class Member(Protocol):
-    """What runs in this process and has to tell the others how it ends."""
+    """An object in this process that must notify other processes of its end."""
 
     def fail(self, cause: str) -> str:
-        """Tells them; returns the first cause of the run, which may be another's."""
+        """Notifies the others of a failure. Returns the first cause of the run, which may be
+        another's."""
 
     def finish(self) -> None:
-        """Tells them that there is nothing more to do."""
+        """Notifies the others that this process has finished."""
 
 
 class Store(Protocol):
-    """Where the processes of a job leave messages for each other (`_runtime.Store`)."""
+    """The message store of a job (`_runtime.Store`)."""
 
     def set(self, key: str, value: str) -> None: ...
     def set_first(self, key: str, value: str) -> str: ...
@@ -55,66 +56,65 @@ class Store(Protocol):
 
 @dataclasses.dataclass
 class Process:
-    """This process, as the others know it."""
+    """This process as the others know it."""
 
     names: list[str] = dataclasses.field(default_factory=list)  # "rank 1", "fast/0/1"
     store: Store | None = None
     members: list[weakref.ref[Member]] = dataclasses.field(default_factory=list)
-    left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # to do at the end
-    last: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # behind all that
+    left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # calls at the end
+    last: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # calls after `left`
 
     def living(self) -> list[Member]:
-        """Returns the members that are still there."""
+        """Returns the members that still exist."""
         return [member for member in (each() for each in self.members) if member is not None]
 
 
 _process = Process()
-_leaves = threading.Event()  # the process from its group
+_leaves = threading.Event()  # this process left its group
 
 
 def watch(member: Member) -> None:
-    """From now on an error that nobody catches, or the end of the script, is told the others."""
+    """Publishes uncaught errors and the end of the script to the other processes from now on."""
     _process.members.append(weakref.ref(member))
 
 
 def leave_to_the_end(complete: Callable[[], Any]) -> None:
-    """Calls this when the script has ended: what all processes do together, and none of them knows
-    when the others come to it before."""
+    """Calls `complete` when the script has ended, for collective work at an unknown time."""
     _process.left.append(complete)
 
 
 def leave_to_the_last(end: Callable[[], Any]) -> None:
-    """Calls this when all processes have finished."""
+    """Calls `end` when all processes have finished."""
     _process.last.append(end)
 
 
 def connect(store: Store, *names: str) -> None:
-    """Gives the store of the job and the names of this process, the most telling last."""
+    """Sets the store of the job and the names of this process, the most descriptive last."""
     _process.store = store
     _process.names.extend(names)
 
 
 def name() -> str:
-    """Returns what others know this process by."""
+    """Returns the name of this process for others."""
     return _process.names[-1]
 
 
 def who_has_finished(ranks: int) -> str:
-    """Returns the name of a process whose script has ended, of so many; "" if none has."""
+    """Returns the name of a process whose script has ended, among `ranks`, or ""."""
     assert _process.store is not None
     found = (_process.store.get(f"{_FINISHED}/rank {rank}") for rank in range(ranks))
     return next((each for each in found if each), "")
 
 
 def know_as(name: str) -> None:
-    """Gives this process another name."""
+    """Renames this process."""
     if name not in _process.names:
         _process.names.append(name)
 
 
 def first_failure(store: Store) -> dict[str, Any] | None:
-    """Returns the first failure of the job: `device` ("" for none), who it was `told_by`, whether
-    it was `in_exchange`, who is to `blame` (caller, environment, medley), and the `cause`."""
+    """Returns the first failure of the job: `device` ("" for none), its reporter `told_by`,
+    `in_exchange`, `blame` (caller, environment, medley) and `cause`."""
     text = store.get(FIRST_FAILURE)
     if text is None:
         return None
@@ -127,13 +127,13 @@ def first_failure(store: Store) -> dict[str, Any] | None:
 
 
 def failed_itself(failure: dict[str, Any]) -> str:
-    """Returns the device that has failed and has said so itself, "" where others told of it."""
+    """Returns the device that reported its own failure, or "" if others reported it."""
     own = failure["device"] == failure["told_by"]
     return str(failure["device"]) if own else ""
 
 
 def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
-    """Tells the others that this process has failed, in or out of a run."""
+    """Publishes that this process has failed, in a run or outside."""
     for member in _process.living():
         member.fail(cause)
     if _process.store is None:
@@ -143,14 +143,14 @@ def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
 
 
 def tell_of_an_exchange(cause: str, finished: bool) -> None:
-    """Tells the others why an exchange fails here: one of them has `finished`, which is a mistake
-    of the caller, or a connection is lost, which follows from the end of another process."""
+    """Publishes the failure of an exchange here. If a process has `finished`, the caller is at
+    fault; otherwise a connection is lost because another process ended."""
     device, blame = ("", "caller") if finished else (name(), "environment")
     _tell_first(device, not finished, blame, cause)
 
 
 def _tell_first(device: str, in_exchange: bool, blame: str, cause: str) -> None:
-    """Leaves the failure in the store, unless there is one."""
+    """Publishes the failure unless there is one already."""
     assert _process.store is not None
     failure = {
         "device": device,
@@ -163,8 +163,8 @@ def _tell_first(device: str, in_exchange: bool, blame: str, cause: str) -> None:
 
 
 def install() -> None:
-    """An error of ours that nobody catches is printed as one sentence, without a traceback, and
-    gives the exit code of the command line: 2 for the caller's mistakes, 3 for the world's."""
+    """Prints uncaught errors of Medley in one line without a traceback, and sets the exit code of
+    the command line: 2 for errors of the caller, 3 for those of the environment."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -188,9 +188,9 @@ def install() -> None:
 
     sys.excepthook = hook
     end = threading.Thread(target=_let_go, daemon=True)
-    end.start()  # now: when the interpreter ends there are no new threads
+    end.start()  # started now: no thread can start at exit
     atexit.register(_disconnect, end)
-    atexit.register(_finish)  # comes first
+    atexit.register(_finish)  # runs first
 
 
 def _is_ours(trace: TracebackType | None) -> bool:
@@ -200,7 +200,7 @@ def _is_ours(trace: TracebackType | None) -> bool:
 
 
 def _is_the_cause() -> bool:
-    """Whether the first failure of the job is this process's own."""
+    """Returns whether this process caused the first failure of the job."""
     first = _first()
     return first is not None and first["device"] in _process.names
 
@@ -213,7 +213,7 @@ def _first() -> dict[str, Any] | None:
 
 
 def _note_for_torchrun(error: BaseException) -> None:
-    """Its last lines then show this error as the root cause."""
+    """Lets torchrun print this error as the root cause."""
     path = job.error_file()
     if not path or not _is_the_cause():
         return
@@ -226,7 +226,7 @@ def _note_for_torchrun(error: BaseException) -> None:
 
 def _finish() -> None:
     for end in (*_process.left, *(member.finish for member in _process.living())):
-        with contextlib.suppress(OSError, ValueError):  # others have failed, or have finished
+        with contextlib.suppress(OSError, ValueError):  # other processes have failed or finished
             end()
     if _process.store is not None:
         with contextlib.suppress(OSError):
@@ -235,8 +235,8 @@ def _finish() -> None:
 
 
 def _let_the_cause_leave(expected: bool = False) -> None:
-    """Waits until the one that has failed first has left; if it is `expected`, until that one has
-    told of its failure as well."""
+    """Waits until the process that failed first has exited. If it is `expected`, waits for its
+    message too."""
     end = time.monotonic() + _LEAVE_SECONDS
     while (first := _first()) is None and expected and time.monotonic() < end:
         time.sleep(0.02)
@@ -255,14 +255,14 @@ def _let_the_cause_leave(expected: bool = False) -> None:
 
 
 def _is_still_here(left: str) -> bool:
-    """Whether the process that has said so ("HOST PID") runs on this machine, its last word
-    notwithstanding. Of another machine's nothing is known."""
+    """Returns whether the announced process ("HOST PID") still runs on this machine. Processes of
+    other machines count as gone."""
     host, _, pid = left.rpartition(" ")
     return host == socket.gethostname() and is_running(pid)
 
 
 def is_running(pid: int | str) -> bool:
-    """Whether a process of this machine is neither gone (maybe as it is looked at) nor a zombie."""
+    """Returns whether a process of this machine exists and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -285,8 +285,8 @@ def _let_go() -> None:
 
 
 def _disconnect(end: threading.Thread) -> None:
-    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
-    # others have failed this may wait for them, so not for long.
+    # Gloo's threads must end before the interpreter, or the process may be aborted. After a failure
+    # elsewhere this may block, so the wait is short.
     _leaves.set()
     end.join(_DISCONNECT_SECONDS)
     for each in _process.last:
@@ -296,7 +296,7 @@ def _disconnect(end: threading.Thread) -> None:
 
 def _leave(sentence: str, code: int, expected: bool = False) -> None:
     if sentence:
-        # Not to sys.stderr: torch.distributed keeps what hooks print there until they return.
+        # Not sys.stderr: torch.distributed holds back output of hooks there.
         print(f"medley: {sentence}", file=sys.__stderr__, flush=True)
     _let_the_cause_leave(expected)
     _say_that_it_leaves()

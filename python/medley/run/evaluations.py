@@ -1,8 +1,6 @@
-"""Evaluating in an elastic run: all make each evaluation once, whoever is lost meanwhile.
-
-One that nobody has made goes on in the next epoch with the batch that was under way, under the plan
-of then. While one is made, nobody is taken in who can wait.
-"""
+"""Evaluation in an elastic run: all processes run each evaluation once, and tolerate node losses.
+An unfinished evaluation continues in the next generation with the current batch, under the new
+plan. No process joins meanwhile."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ Found = TypeVar("Found", bound=Mapping[str, Any])
 
 
 class _Progress:
-    """How far this process has come in one, from epoch to epoch. A batch is only taken when those
-    before are in the sums, so that none is kept: what all agree on lacks the last one at most."""
+    """The progress of this process in an evaluation across generations. A batch is taken only when
+    all before it are in the sums, so none is stored. Processes differ by the last batch at most."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = iter(batches)
@@ -33,12 +31,12 @@ class _Progress:
         self.sums = Sums()
 
     def agree(self) -> None:
-        """Takes the sums of whoever has come farthest."""
+        """Takes the sums of the most advanced process."""
         told = [Sums(**each) for each in exchange.values(dataclasses.asdict(self.sums))]
         self.sums = max(told, key=lambda each: each.batches)
 
     def next(self) -> Any:
-        """Returns the batch behind those in the sums, None if there is none."""
+        """Returns the batch after those in the sums, or None."""
         with elastic.of_script():
             while self._taken <= self.sums.batches:
                 self._last = next(self._batches, None)
@@ -47,7 +45,7 @@ class _Progress:
 
 
 class Evaluations:
-    """The evaluations of one run, in one process."""
+    """The evaluations of one run in one process."""
 
     def __init__(self, member: Member, notice: Notice) -> None:
         self._member = member
@@ -55,16 +53,16 @@ class Evaluations:
         self.is_in_one = False
 
     def means_of(self, engine: Engine, batches: Iterable[Any]) -> Callable[[], Values]:
-        """Returns what finds the means of loss and metrics over the rows of all batches; called
-        again, it goes on from where it was."""
-        if engine.graph.carry:  # after a loss rows have nothing from the batch before
+        """Returns a function that computes the means of loss and metrics over the rows of all
+        batches. Another call continues from the reached state."""
+        if engine.graph.carry:  # after a loss rows lack the values of the batch before
             kept = list(batches)
             return lambda: self._means(engine, _Progress(kept))
         progress = _Progress(batches)
         return lambda: self._means(engine, progress)
 
     def outputs_of(self, engine: Engine, batch: Any) -> Callable[[], dict[str, Any]]:
-        """Returns what finds what the model gives for one batch."""
+        """Returns a function that computes the outputs of the model for one batch."""
 
         def make() -> dict[str, Any]:
             with self._watched(engine):
@@ -75,8 +73,8 @@ class Evaluations:
         return make
 
     def flagged(self, make: Callable[[], Found], first: Engine) -> Found:
-        """Returns what is made, while others hear that all evaluate; `first`: whose plan says who
-        is first."""
+        """Returns the result of `make` while the store marks that all evaluate. `first`: engine
+        whose plan defines the first process."""
         assert first.job is not None
         member, is_first = self._member, first.job.rank == 0
         if is_first:
@@ -101,7 +99,7 @@ class Evaluations:
         return progress.sums.means()
 
     def _watched(self, engine: Engine) -> contextlib.AbstractContextManager[None]:
-        """Around what all wait for: they wait no longer if the epoch ends."""
+        """Wraps collective waits: they abort if the generation ends."""
         evaluation, group = engine.evaluation, self._member.group
         assert group is not None
 
@@ -112,8 +110,8 @@ class Evaluations:
         return self._member.watched(end_waits)
 
     def _next(self, evaluation: Evaluation, progress: _Progress) -> Any:
-        """Returns the next batch; None behind the last one. Raises ValueError in all processes if
-        they do not have the same."""
+        """Returns the next batch, or None after the last one. Raises ValueError in all processes if
+        their batches differ."""
         self._notice.check(self._member)
         self._member.check()
         batch = progress.next()

@@ -1,7 +1,5 @@
-"""What the processes of a job say to each other: meeting, groups, tensors, texts.
-
-Importing it takes PyTorch; what of a job the environment says is in job.py.
-"""
+"""Exchange between the processes of a job: connection, groups, tensors, texts. Importing it
+requires PyTorch. The environment of a job is read in job.py."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ from medley.run import connections, elastic, ends, job, meeting, threads
 from medley.run.groups import Members, Reordered, World
 from medley.run.patience import Patience, say
 
-# How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
+# Default seconds that processes wait for each other, at start and in an exchange.
 TIMEOUT_SECONDS = 600
-_connected: list[Any] = []  # the store of the job, and what else lives as long
-_peers: list[World | Members | Reordered] = [World()]  # the ones there are now
+_connected: list[Any] = []  # the store of the job, and other objects of the same lifetime
+_peers: list[World | Members | Reordered] = [World()]  # the current ones
 
 
 @functools.cache
@@ -64,7 +62,7 @@ def _begin_pulse(rank: int) -> None:
 
 
 def use(peers: Members) -> None:
-    """From now on these are the processes of the job."""
+    """Replaces the processes of the job by these."""
     _peers[0] = peers
     _made[0] = itertools.count()
     _begin_pulse(peers.rank)
@@ -72,8 +70,8 @@ def use(peers: Members) -> None:
 
 @contextlib.contextmanager
 def reordered(order: Sequence[int] | None) -> Iterator[None]:
-    """Inside the block a process has another rank: its place in `order`, which lists the ranks of
-    all outside of such blocks. None: the rank that it has there."""
+    """Gives processes other ranks inside the block: the place in `order`, which lists the outer
+    ranks. By default it is the outer rank."""
     before = _peers[0]
     own = before.peers if isinstance(before, Reordered) else before
     _peers[0] = own if order is None else Reordered(own, order)
@@ -84,13 +82,13 @@ def reordered(order: Sequence[int] | None) -> Iterator[None]:
 
 
 def outer_ranks(ranks: Sequence[int]) -> list[int]:
-    """Returns ranks as they are outside of such blocks."""
+    """Returns ranks as outside of such blocks."""
     peers = _peers[0]
     return peers.ranks(ranks) if isinstance(peers, Reordered) else list(ranks)
 
 
 def group_name() -> str:
-    """Returns the name under which c10d knows the processes of an epoch."""
+    """Returns the c10d name of the processes of a generation."""
     return _peers[0].name
 
 
@@ -106,14 +104,14 @@ def _meet(this: job.Job) -> None:
     )
     store = meeting.meet(place, serves)
     if address["port"] == 0:
-        job.keep_port(store.port)  # that the system has chosen
+        job.keep_port(store.port)  # chosen by the system
     keys = PrefixStore(f"{address['prefix']}torch", store)
     try:
         with threads.patient():
             dist.init_process_group(
                 "gloo", store=keys, rank=this.rank, world_size=this.size, timeout=_timeout()
             )
-    except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
+    except (RuntimeError, ValueError) as error:  # raised by c10d and Gloo
         sentence = str(error).partition("\n")[0]
         raise OSError(
             f"rank {this.rank}: the {this.size} processes of the job met at {place.where}, but "
@@ -126,7 +124,7 @@ def _timeout() -> datetime.timedelta:
 
 
 def join() -> job.Job | None:
-    """Returns the job, its processes connected."""
+    """Returns the job after connecting its processes, or None for a single process."""
     if job.is_one_of_several():
         _install_ends()
     this = job.current()
@@ -143,8 +141,7 @@ def _install_ends() -> None:
 
 
 def _in_order(ranks: list[int]) -> list[int]:
-    """Returns ranks that stay in their order where PyTorch sorts those of a group: not all versions
-    can be asked to leave them."""
+    """Returns ranks that keep their order although PyTorch may sort those of a group."""
     place = {rank: number for number, rank in enumerate(ranks)}
 
     class Rank(int):
@@ -155,11 +152,8 @@ def _in_order(ranks: list[int]) -> list[int]:
 
 
 def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str, str]:
-    """Makes one process group per list of ranks; returns the names under which c10d knows those of
-    this process.
-
-    Every process makes all of them, in the same order.
-    """
+    """Makes one process group per list of ranks. Returns the c10d names of this process's groups.
+    Every process makes all of them in the same order."""
     names: dict[str, str] = {}
     for name, ranks in groups.items():
         ranks = outer_ranks(ranks)
@@ -173,19 +167,20 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     return names
 
 
-_pulse: list[_runtime.Pulse] = []  # the first process says that it lives, while others wait for it
-_calls: list[Any] = []  # the run of each call that all processes have to make, the outer one first
-_made = [itertools.count()]  # what the first process has made for all
+_pulse: list[_runtime.Pulse] = []  # heartbeat of the first process while others wait
+_calls: list[Any] = []  # run of each collective call, the outer one first
+_made = [itertools.count()]  # number of results of the first process
 _WAIT_IN_SILENCE_SECONDS = 10.0
-# What may be raised on every process after rank 0 has raised it; any other error becomes the last.
+# Errors of rank 0 that other processes raise too. Any other error becomes the last one.
 _RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
 
 
 def from_first(make: Callable[[], bytes], doing: str) -> bytes:
-    """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
-    said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
+    """Returns the result of `make` on rank 0 in all processes. An error is raised everywhere, and
+    printed by rank 0 alone. The others wait while rank 0 lives; `doing` describes the wait in
+    messages."""
     this = join()
-    alone = job.joins_later() and isinstance(_peers[0], World)  # not taken in yet
+    alone = job.joins_later() and isinstance(_peers[0], World)  # not yet joined
     if this is None or this.size == 1 or alone:
         return make()
     store, key = _connected[0], new_key("made")
@@ -214,12 +209,12 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
 
 
 def new_key(what: str) -> str:
-    """Returns a key of the store that all processes of now find in the same order."""
+    """Returns a key of the store that all current processes compute in the same order."""
     return f"{what}/{_peers[0].name}{next(_made[0])}"
 
 
 def check() -> None:
-    """Raises OSError if the run has failed, or the epoch of one that may go on."""
+    """Raises OSError if the run has failed, or its generation."""
     if (failure := ends.first_failure(store())) is not None:
         raise ends.OthersError(failure["cause"])
     if (this := job.current()) is not None and this.elastic:
@@ -227,18 +222,18 @@ def check() -> None:
 
 
 def store() -> Any:
-    """Returns the store of the job, which the processes have joined."""
+    """Returns the store of the job."""
     return _connected[0]
 
 
 def from_store(this: job.Job, key: str, doing: str) -> str:
-    """Returns what rank 0 says under a key, as soon as it does."""
+    """Returns the value that rank 0 publishes under a key, once it exists."""
     _wait_for_first(this, store(), key, doing)
     return str(store().get(key))
 
 
 def _wait_for_first(this: job.Job, store: Any, key: str, doing: str) -> None:
-    """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
+    """Waits until rank 0 has set the key, while it lives and no process has failed."""
     patience = Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
     pulse, next_look, changed = None, 0.0, 0
     looks, every = 0, job.pulse_seconds()
@@ -265,8 +260,8 @@ def _wait_for_first(this: job.Job, store: Any, key: str, doing: str) -> None:
 
 @contextlib.contextmanager
 def together(run: Any, call: str) -> Iterator[None]:
-    """Around what all processes of a run have to call: the others read in which call each is, and a
-    call that only some make ends the run."""
+    """Wraps a collective call: each process publishes its call, and a call that only some make ends
+    the run."""
     run.begin(call)
     _calls.append(run)
     try:
@@ -277,7 +272,7 @@ def together(run: Any, call: str) -> Iterator[None]:
 
 
 def introduce() -> None:
-    """Tells the other processes the name and the addresses of this one."""
+    """Publishes the name and the addresses of this process."""
     this = job.current()
     if this is not None and not this.elastic:
         told = json.dumps([ends.name(), connections.addresses()])
@@ -292,7 +287,7 @@ def _names_of_addresses(this: job.Job) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _exchange() -> Iterator[None]:
-    """Around what processes send each other: raises the cause of an error of Gloo's."""
+    """Wraps exchanges: raises the cause of a Gloo error."""
     try:
         yield
     except RuntimeError as error:
@@ -300,8 +295,8 @@ def _exchange() -> Iterator[None]:
 
 
 def _cause_of(text: str) -> Exception:
-    """Returns the first failure of the job, if an exchange fails because of it; else that a process
-    has finished which the others wait for; else what Gloo says of a connection, with names."""
+    """Returns the cause of a failed exchange: the first failure of the job, else a finished process
+    that others wait for, else Gloo's message with names."""
     this = job.current()
     if this is None or this.elastic or not _connected:
         own, failure = f"rank {_peers[0].rank}: {_runtime.peer_error(text)}", None
@@ -331,11 +326,11 @@ def _waits_for(name: str) -> str:
 
 
 def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:
-    """Returns the tensor that `rank` has, everywhere. The others pass None."""
+    """Returns the tensor of process `rank` in all processes. The others pass None."""
     whole = (
         torch.empty(shape, dtype=dtype) if tensor is None else tensor.detach().cpu().contiguous()
     )
-    # As bytes: Gloo does not know every element type.
+    # As bytes, because Gloo supports only some dtypes.
     flat = whole.reshape(-1).view(torch.uint8) if whole.numel() else whole.new_empty(0)
     if flat.numel():
         with _exchange():
@@ -344,7 +339,8 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
 
 
 def from_any(parcel: bytes) -> bytes:
-    """Returns what some processes have, and others (b"") lack, everywhere; b"" if nobody has it."""
+    """Returns the bytes that some processes have and others (b"") lack, in all of them; b"" if all
+    lack them."""
     sizes = [int(text) for text in texts(str(len(parcel)))]
     if 0 not in sizes or not any(sizes):
         return parcel
@@ -366,7 +362,7 @@ def largest(value: float) -> float:
 
 
 def is_same(text: str) -> bool:
-    """Returns whether all processes have the same text, whose checksum is sent."""
+    """Returns whether all processes have the same text. Only its checksum is sent."""
     found = float(zlib.crc32(text.encode()))
     tensor = torch.tensor([found, -found], dtype=torch.float64)
     with _exchange():
@@ -375,7 +371,7 @@ def is_same(text: str) -> bool:
 
 
 def texts(text: str) -> list[str]:
-    """Returns the texts of all processes, by rank. None may be empty."""
+    """Returns the texts of all processes, by rank. No text may be empty."""
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(_peers[0].size)]
     with _exchange():
@@ -392,5 +388,5 @@ def texts(text: str) -> list[str]:
 
 
 def values(own: Any) -> list[Any]:
-    """Returns what all processes give, by rank: anything that can be written as JSON."""
+    """Returns the values of all processes, by rank. They must be JSON."""
     return [json.loads(text) for text in texts(json.dumps(own))]

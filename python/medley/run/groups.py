@@ -1,5 +1,5 @@
-"""Process groups that live as long as an epoch: the processes of an elastic run, connected to each
-other and to nobody else. No group of all processes that ever were (WORLD) is behind them."""
+"""Process groups of one generation: the processes of an elastic run, connected only to each other,
+without a group of all processes (WORLD)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from medley.run import connections, threads
 
-_SLICE = datetime.timedelta(milliseconds=20)  # how late a wait notices that all is over
-_ENOUGH_SECONDS = 1.0  # for the threads of groups that have ended
-_last: list[list[dist.ProcessGroup]] = []  # that nobody else can wait for
+_SLICE = datetime.timedelta(milliseconds=20)  # delay of a wait in detecting the end
+_ENOUGH_SECONDS = 1.0  # for the threads of ended groups
+_last: list[list[dist.ProcessGroup]] = []  # whose threads are still running
 
 
 class Members:
-    """Some processes, each with a rank, as a process group. `ended`: is set when it is over."""
+    """Some processes with ranks, as a process group. `ended` is set at its end."""
 
     def __init__(
         self, name: str, rank: int, size: int, group: dist.ProcessGroup, ended: threading.Event
@@ -34,24 +34,24 @@ class Members:
         self._ended = ended
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
-        """Gives a tensor of one member to all."""
+        """Sends a tensor of one member to all."""
         self._finish(self._all.broadcast(tensor, rank))
 
     def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
-        """Gives the tensors of all members to all."""
+        """Sends the tensors of all members to all."""
         self._finish(self._all.allgather([tensors], [own]))
 
     def all_reduce_max(self, tensor: Tensor) -> None:
-        """Gives the largest of all members' values to all."""
+        """Sends the largest of all members' values to all."""
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
         self._finish(self._all.allreduce([tensor], options))
 
     def _finish(self, work: dist.Work) -> None:
-        """Waits. Gloo may leave what is sent over a connection that has ended waiting until the
-        time-out of the group, minutes later: nobody waits for that."""
+        """Waits for `work` in slices, until `ended`. Gloo may leave a send over an ended connection
+        pending until the timeout of the group, minutes later."""
         while not work.is_completed() and not self._ended.is_set():
-            with contextlib.suppress(RuntimeError):  # it takes longer, or fails, as is said below
+            with contextlib.suppress(RuntimeError):  # the work is pending or has failed, see below
                 work.wait(_SLICE)
         if not work.is_completed():
             raise RuntimeError("the connections to the others have been ended")
@@ -59,10 +59,8 @@ class Members:
 
 
 class EpochGroup(Members):
-    """All members of an epoch, each with a rank; and groups of some of them.
-
-    `store` is only used while a group is made, which takes all of its members.
-    """
+    """All members of a generation with ranks, and groups of some of them. `store` is only used
+    while a group is made, which requires all of its members."""
 
     def __init__(
         self, store: Store, name: str, rank: int, size: int, interface: str, seconds: float
@@ -75,7 +73,7 @@ class EpochGroup(Members):
                 if interface
                 else c10d.ProcessGroupGloo.create_device(hostname=socket.gethostname())
             )
-        self._sockets: list[int] = []  # of all groups, ours to close
+        self._sockets: list[int] = []  # sockets of all groups; this object closes them
         self._groups: dict[str, dist.ProcessGroup] = {}
         super().__init__(name, rank, size, self._make(name, rank, size), threading.Event())
 
@@ -94,8 +92,8 @@ class EpochGroup(Members):
         return group
 
     def make_groups(self, groups: dict[str, list[int]]) -> dict[str, str]:
-        """Makes one process group per list of ranks, of those that have this process, unless it is
-        there; returns the names under which c10d knows them."""
+        """Makes the missing process groups among lists of ranks with this process. Returns their
+        c10d names."""
         names = {}
         for name, ranks in groups.items():
             if self.rank in ranks:
@@ -105,31 +103,31 @@ class EpochGroup(Members):
         return names
 
     def first(self, size: int) -> Members:
-        """Makes a group of so many of them, of which this is one."""
+        """Makes a group of the first `size` members, with this one."""
         name = f"{self.name}/first {size}"
         return Members(name, self.rank, size, self._make(name, self.rank, size), self._ended)
 
     def copies(self) -> list[int]:
-        """Returns the sockets once more; whoever takes them closes them."""
+        """Returns copies of the sockets. The caller closes them."""
         return [os.dup(each) for each in self._sockets]
 
     def abort(self) -> None:
-        """Ends everything that the groups are in, here and, before long, at the other ends."""
+        """Ends all operations of the groups here, and soon after at the other ends."""
         self._ended.set()
         for each in self._sockets:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each)) as copy:
                 copy.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Lets go of the groups; nothing may be under way."""
+        """Frees the groups. Requires: no operation is pending."""
         self.abort()
         for name in self._groups:
             c10d._unregister_process_group(name)  # type: ignore[arg-type]
         groups = list(self._groups.values())
         self._groups.clear()
         del self._all
-        # A group waits for its threads, and Gloo may leave a send over a connection that has ended
-        # waiting until the group's time-out: nobody else waits for that.
+        # A group waits for its threads, and Gloo may leave a send over an ended connection pending
+        # until the group's timeout. A thread takes over that wait.
         if threads.can_start():
             last = threading.Thread(target=groups.clear, daemon=True)
             last.start()
@@ -142,7 +140,7 @@ class EpochGroup(Members):
 
 
 class World:
-    """The processes of a job that does not change, as torch.distributed knows them."""
+    """The processes of a job of fixed size, as in torch.distributed."""
 
     name = ""
 
@@ -165,10 +163,10 @@ class World:
 
 
 class Reordered:
-    """Processes whose ranks are those of another order."""
+    """Processes with the ranks of another order."""
 
     def __init__(self, peers: World | Members, order: Sequence[int]) -> None:
-        """`order`: the rank among the `peers` of each process."""
+        """`order`: the rank of each process among the `peers`."""
         self.peers = peers
         self._order = list(order)
         self.name, self.size = peers.name, peers.size

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like, in all processes of a job at the same step."""
+"""Ctrl-C and similar signals, in all processes of a job at the same step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Ctrl-C, SIGTERM or SIGHUP while training: all processes stop after the same step. A second
-    one ends at once.
-
-    Each step the processes add up who was asked; the sum is read one step later, so that nobody
-    waits for it. Where processes may be lost, whoever was asked says so in the store, and the first
-    of those that are there chooses a step that nobody can have begun.
-    """
+    """Ctrl-C, SIGTERM or SIGHUP in training: all processes stop after the same step. A second
+    signal ends the process immediately. Each step sums the flags of all processes. The sum is read
+    one step later, without blocking. In an elastic run a signalled process publishes it in the
+    store, and the first process chooses a step that no process can have begun."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -35,7 +32,7 @@ class Interrupt:
         self._sum: tuple[Tensor, Any] | None = None
 
     def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():  # who alone hears signals
+        if threading.current_thread() is threading.main_thread():  # only it receives signals
             self._before = {each: signal.signal(each, self._ask) for each in _SIGNALS}
         return self
 
@@ -55,7 +52,7 @@ class Interrupt:
             signal.signal(number, before)
 
     def agreed(self) -> bool:
-        """Returns whether to stop now; every process calls it before each step."""
+        """Returns whether to stop now. Every process calls it before each step."""
         if self._trainer.is_alone:
             return self._asked
         if self._trainer.is_elastic:
@@ -73,7 +70,7 @@ class Interrupt:
         if self._asked:
             store.set("train/asked", "yes")
         # The others have begun at most the step that this process now begins: its commit waits for
-        # all. Before the one after the next they can read this.
+        # all. They can read this before the step after the next.
         if self._trainer.is_first and store.get("train/asked") is not None:
             store.set_first("train/last", str(steps + 2))
         last = store.get("train/last")

@@ -1,8 +1,5 @@
-"""The job that this process belongs to, if torchrun, Slurm or `medley launch` started several.
-
-The only place that reads the environment of a job. Everything else asks `current()` and what
-follows it.
-"""
+"""The job of this process, if torchrun, Slurm or `medley launch` started several. Only this module
+reads the environment of a job. All others call `current()` and the functions after it."""
 
 from __future__ import annotations
 
@@ -18,17 +15,23 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One process of a job. Process `rank` drives device `rank` of the plan."""
+    """One process of a job. Process `rank` drives device `rank` of the plan.
+
+    Example:
+        this = current()
+        if this is not None:
+            print(this.rank, this.size)
+    """
 
     rank: int
     size: int
     local_rank: int
     master: str
-    elastic: bool = False  # processes may be lost, and the others go on
+    elastic: bool = False  # the others continue if processes are lost
 
 
 def current() -> Job | None:
-    """Returns the job that the environment describes; None for a single process."""
+    """Returns the job that the environment describes, or None for a single process."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
     rank, size = _number("RANK"), _number("WORLD_SIZE")
@@ -46,7 +49,7 @@ def current() -> Job | None:
 
 
 def is_one_of_several() -> bool:
-    """Whether the environment describes a job at all."""
+    """Returns whether the environment describes a job."""
     return "RANK" in os.environ
 
 
@@ -56,53 +59,52 @@ def master() -> str:
 
 
 def keep_port(port: int) -> None:
-    """Tells the processes that this one starts on which port the first process listens."""
+    """Publishes the port of the first process to the processes that this one starts."""
     os.environ["MASTER_PORT"] = str(port)
 
 
 def agent_has_store() -> bool:
-    """Whether torchrun's agent serves the store, rather than the first process."""
+    """Returns whether torchrun's agent serves the store, rather than the first process."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def error_file() -> str:
-    """Returns the file in which torchrun looks for the cause of an end, or ""."""
+    """Returns the file from which torchrun reads the cause of an end, or ""."""
     return os.environ.get("TORCHELASTIC_ERROR_FILE", "")
 
 
 def says_how_c10d_logs() -> bool:
-    """Whether the user has chosen what PyTorch's C++ code logs."""
+    """Returns whether the user has set the log level of PyTorch's C++ code."""
     return "TORCH_CPP_LOG_LEVEL" in os.environ
 
 
 def device_name() -> str:
-    """Returns the device that `medley launch` has started this process for."""
+    """Returns the device for which `medley launch` has started this process."""
     return os.environ.get("MEDLEY_DEVICE", "")
 
 
 def joins_later() -> bool:
-    """Whether this process takes the place of one that a run which goes on has lost."""
+    """Returns whether this process replaces a lost one of an elastic run."""
     return "MEDLEY_JOINS" in os.environ
 
 
 def joined_epoch() -> int:
-    """Returns the epoch of the run that this process joins. Requires: joins_later()."""
+    """Returns the generation that this process joins. Requires: joins_later()."""
     return int(os.environ["MEDLEY_JOINS"])
 
 
 def offered_devices() -> list[str]:
-    """Returns the devices of a node that has come to a run, for this process to say what they are
-    good for."""
+    """Returns the devices of a node that has joined a run. This process predicts their gain."""
     return [str(name) for name in json.loads(os.environ.get("MEDLEY_OFFERS", "[]"))]
 
 
 def launched_plan() -> str | None:
-    """Returns the file of the plan that `medley launch` was given."""
+    """Returns the file of the plan given to `medley launch`, or None."""
     return os.environ.get("MEDLEY_PLAN")
 
 
 def backend() -> str:
-    """Returns what the user wants the processes to talk over: "nccl", "gloo", or "" for either."""
+    """Returns the user's choice of backend: "nccl", "gloo", or "" for either."""
     name = os.environ.get("MEDLEY_BACKEND", "")
     if name not in ("", "gloo", "nccl"):
         raise ValueError(f"environment: MEDLEY_BACKEND: found {name!r}, expected gloo or nccl")
@@ -110,36 +112,33 @@ def backend() -> str:
 
 
 def second_homes_every() -> int | None:
-    """Returns after how many steps copies are made of what one failure would take; 0: so that they
-    cost little; None: never."""
+    """Returns the number of steps between state replicas; 0: chosen by cost; None: no replicas."""
     text = os.environ.get("MEDLEY_SECOND_HOMES", "")
     return None if text == "never" else int(text or 0)
 
 
 def copies_are_asked_for() -> bool:
-    """Whether the user has said after how many steps copies are made."""
+    """Returns whether the user has set the number of steps between state replicas."""
     return (second_homes_every() or 0) > 0
 
 
 def settle_seconds() -> float:
-    """Returns the seconds that pass between two changes that nothing but their gain asks for."""
+    """Returns the minimum seconds between two changes that are made only for their gain."""
     return float(os.environ.get("MEDLEY_SETTLE", "600"))
 
 
 def emulation() -> dict[str, Any]:
-    """Returns the settings of the emulation that `medley launch --emulate` or `emulated()` has set
-    up; nothing on real devices."""
+    """Returns the settings of `medley launch --emulate` or `emulated()`, or an empty dict on real
+    devices."""
     text = os.environ.get("MEDLEY_EMULATION")
     return dict(json.loads(text)) if text else {}
 
 
 @contextlib.contextmanager
 def emulated(**settings: Any) -> Iterator[None]:
-    """Inside the block, trainers take times, links and memory from the plan's cluster.
-
+    """Lets trainers inside the block take times, links and memory from the plan's cluster.
     Settings: truth_seed, truth_spread, pace, delay_seed, ledger (medley/worker/emulated_cluster.h),
-    and profile: a file that `medley profile` wrote, for the times of ops.
-    """
+    and profile: a file of `medley profile` with op times."""
     with environment({"MEDLEY_EMULATION": json.dumps({"truth_seed": 0, **settings})}):
         yield
 
@@ -160,7 +159,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def dead_after_seconds() -> float:
-    """Returns how long a process may give no sign of life before the others end."""
+    """Returns the seconds without a heartbeat after which the others end."""
     text = os.environ.get("MEDLEY_DEAD_AFTER", "5")
     try:
         seconds = float(text)
@@ -170,19 +169,19 @@ def dead_after_seconds() -> float:
 
 
 def check_dead_after(seconds: float, place: str, text: str = "") -> float:
-    """Returns the seconds. Raises ValueError where the watchdogs could not keep to them."""
+    """Returns the seconds. Raises ValueError if the watchdogs cannot keep them."""
     if not 0.2 <= seconds <= 86400:
         raise ValueError(f"{place}: found {text or seconds}, expected 0.2 to 86400 seconds")
     return seconds
 
 
 def pulse_seconds() -> float:
-    """Returns how often a process says that it lives, whatever its script does."""
+    """Returns the seconds between heartbeats, independent of the script."""
     return min(0.5, dead_after_seconds() / 4)
 
 
 def store_address() -> dict[str, Any]:
-    """Returns where the store is through which the processes have met, and our part of its keys."""
+    """Returns the address of the store of the job, and our prefix of its keys."""
     return {
         "host": os.environ.get("MASTER_ADDR", "127.0.0.1"),
         "port": _number("MASTER_PORT"),
@@ -237,12 +236,12 @@ def interface_towards(host: str) -> str | None:
 
 
 def interface() -> str:
-    """Returns the interface that processes talk through, "" where nobody has chosen one."""
+    """Returns the chosen interface of the processes, or ""."""
     return os.environ.get("GLOO_SOCKET_IFNAME", "")
 
 
 def use_interface(name: str) -> None:
-    """Lets processes talk through an interface. Raises ValueError if there is none of this name."""
+    """Sets the interface of the processes. Raises ValueError if it does not exist."""
     _check_interface(name, "--interface")
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
 
@@ -255,8 +254,8 @@ def _check_interface(names: str, place: str) -> None:
 
 
 def choose_interface(master: str) -> None:
-    """Chooses the interface that leads to the master, unless somebody has chosen one."""
-    # Gloo would take the address of the host's name, which often leads nowhere.
+    """Sets the interface that leads to the master, unless one is chosen."""
+    # Gloo would take the address of the host name, which often leads nowhere.
     if interface():
         _check_interface(interface(), "environment: GLOO_SOCKET_IFNAME")
     elif (towards := interface_towards(master)) is not None:

@@ -1,9 +1,7 @@
-"""What the processes of an elastic run have made, so that a loss or a restart repeats nothing that
-is done and leaves nothing out.
-
-A record is (step, number, kind, value): the `number`-th of its kind at a step. A step is known by
-the life of the run (`lives.py`) and its place there. Kinds differ only in their replay.
-"""
+"""Recorded results of the processes of an elastic run, so that a loss or restart neither repeats
+nor skips work. A record is (step, number, kind, value): the `number`-th of its kind at a step. A
+step is identified by the life of the run (`lives.py`) and its place there. Kinds differ only in
+their replay."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from torch import Tensor
 from medley.metrics import scalars_of
 from medley.run.lives import Lives
 
-Step = tuple[int, int]  # the life of a run, and the steps before in it
-Key = tuple[Step, int]  # with the number there
-SCRIPT: Step = (0, -1)  # of records that are counted over the whole script
+Step = tuple[int, int]  # life of a run, and the number of earlier steps in it
+Key = tuple[Step, int]  # step, and the number there
+SCRIPT: Step = (0, -1)  # step of records counted over the whole script
 
 
 class Replay(enum.Enum):
-    """What becomes of a record after a loss."""
+    """The treatment of a record after a loss."""
 
-    TOLD = enum.auto()  # nobody makes it again: a process that lacks it is told its value
-    REPEATED = enum.auto()  # whoever has made it makes it again with those that have not
-    INPUT = enum.auto()  # a step that is made again reads the same value
-    RESUMED = enum.auto()  # it was given up, and begins again where the state is that of its step
+    TOLD = enum.auto()  # never repeated: a process that lacks it receives its value
+    REPEATED = enum.auto()  # processes that have it repeat it with those that lack it
+    INPUT = enum.auto()  # a repeated step reads the same value
+    RESUMED = enum.auto()  # it was aborted, and restarts when the state is that of its step
 
 
 class Kind(enum.Enum):
@@ -40,21 +38,21 @@ class Kind(enum.Enum):
     PREDICTION = "prediction", Replay.TOLD
     SAVE = "save", Replay.TOLD
     LOAD = "load", Replay.TOLD
-    FIT = "fit", Replay.TOLD  # after how many steps a call of `fit` has ended
-    READ = "read", Replay.REPEATED  # a callable; parameters that all read
+    FIT = "fit", Replay.TOLD  # number of steps after which a call of `fit` has ended
+    READ = "read", Replay.REPEATED  # a callable: parameters that all read
     BATCH = "batch", Replay.INPUT
-    WRITING = "writing", Replay.RESUMED  # the arguments of a save beside training
+    WRITING = "writing", Replay.RESUMED  # the arguments of a save in the background
 
 
 _TOLD = [kind for kind in Kind if kind.replay is Replay.TOLD]
-# The bytes of tensors that the records of a kind hold together, and how many of the newest records
-# hold theirs in any case: a step that was under way is always made again.
+# Limit of the tensor bytes of a kind, and the number of newest records that keep theirs in any
+# case: an interrupted step is always repeated.
 MOST_BYTES = {Kind.PREDICTION: 64 << 20, Kind.BATCH: 1 << 30}
 _FEWEST = {Kind.PREDICTION: 1, Kind.BATCH: 2}
 
 
 class Journal:
-    """The records of one process. `number`: of objectives."""
+    """The records of one process. `number`: that of objectives."""
 
     def __init__(self, number: int = 1, most_bytes: Mapping[Kind, int] = MOST_BYTES) -> None:
         self.lives = Lives(number)
@@ -62,18 +60,18 @@ class Journal:
         self._most_bytes = most_bytes
         self._sizes: dict[Kind, dict[Key, int]] = {kind: {} for kind in most_bytes}
         self._held = dict.fromkeys(most_bytes, 0)  # bytes
-        self._asked: dict[Kind, tuple[Step, int]] = {}  # the last step, and how often there
+        self._asked: dict[Kind, tuple[Step, int]] = {}  # last step, and number of records there
 
     def ask(self, kind: Kind, step: Step) -> int:
-        """The script comes to a record of a kind; returns its number."""
+        """Returns the number of the next record of a kind, which the script has reached."""
         last, count = self._asked.get(kind, (step, 0))
         number = count if last == step else 0
         self._asked[kind] = step, number + 1
         return number
 
     def record(self, kind: Kind, step: Step, number: int, value: Any) -> None:
-        """Adds a record; one that is there stays as it is. Of an input a copy is held, since a
-        script may use its memory again. Drops the oldest tensors above the limit of bytes."""
+        """Adds a record unless it exists. Inputs are copied, because a script may reuse their
+        memory. Drops the oldest tensors above the limit of bytes."""
         records, key = self._records[kind], (step, number)
         if key in records:
             return
@@ -85,7 +83,7 @@ class Journal:
                 pass
 
     def find(self, kind: Kind, step: Step, number: int = 0) -> Any:
-        """Returns the value of a record; None if there is none."""
+        """Returns the value of a record, or None."""
         return self._records[kind].get((step, number))
 
     def has(self, kind: Kind, step: Step, number: int = 0) -> bool:
@@ -96,8 +94,8 @@ class Journal:
         return [value for (each, _), value in self._records[kind].items() if each == step]
 
     def last(self, kind: Kind) -> tuple[int, Any] | None:
-        """Returns the steps before the newest record of a kind, and its value, if it is of the
-        life that the script is in."""
+        """Returns the steps before the newest record of a kind in the script's current life, and
+        its value, or None."""
         for ((life, steps), _), value in reversed(self._records[kind].items()):
             return (steps, value) if life == self.lives.place else None
         return None
@@ -109,7 +107,7 @@ class Journal:
             del self._records[kind][key]
 
     def require(self, steps: range, what: str) -> None:
-        """Raises ValueError if the batch of one of these steps is not held any more."""
+        """Raises ValueError if the batch of one of these steps is no longer stored."""
         life = self.lives.newest
         if lacking := [step for step in steps if not self.has(Kind.BATCH, (life, step))]:
             raise ValueError(
@@ -118,22 +116,23 @@ class Journal:
                 f"{self._most_bytes[Kind.BATCH] >> 20} MiB"
             )
 
-    # --- a save that was given up ---
+    # --- an aborted save ---
 
     @property
     def writing(self) -> Any:
-        """The arguments of the save that begins again, else None."""
+        """The arguments of the save to repeat, or None."""
         return next(iter(self._records[Kind.WRITING].values()), None)
 
     def set_writing(self, steps: int, arguments: Any) -> None:
-        """Replaces the save that begins again at the state after so many steps; None: by none."""
+        """Replaces the save to repeat at the state after `steps` steps. With None there is no
+        save."""
         self.forget(Kind.WRITING)
         if arguments is not None:
             self.record(Kind.WRITING, (self.lives.newest, steps), 0, arguments)
 
     def take_writing(self, steps: int) -> Any:
-        """Returns the save that begins again at the state after so many steps, else None. Forgets
-        it, and one of an older state."""
+        """Returns and removes the save to repeat at the state after `steps` steps, or None. Removes
+        one of an older state too."""
         found = self.find(Kind.WRITING, (self.lives.newest, steps))
         self.forget(Kind.WRITING, (self.lives.newest, steps + 1))
         return found
@@ -141,11 +140,12 @@ class Journal:
     # --- other processes ---
 
     def count(self) -> int:
-        """Returns how many records others can be told of."""
+        """Returns the number of records that can be sent to others."""
         return sum(len(self._records[kind]) for kind in _TOLD)
 
     def export(self, steps: int) -> Any:
-        """Returns what others load: all that can be told, and so many steps of the last life."""
+        """Returns the records for load() in other processes, with `steps` steps of the last
+        life."""
         told = {
             kind.name: [
                 [*step, number, value] for (step, number), value in self._records[kind].items()
@@ -155,7 +155,8 @@ class Journal:
         return {"lives": self.lives.export(steps), "records": told}
 
     def load(self, told: Any) -> None:
-        """Takes what another process has exported that has made all that this one has."""
+        """Loads the export of another process. Requires: that process has all results of this
+        one."""
         self.lives.load(told["lives"])
         for name, records in told["records"].items():
             self.forget(Kind[name])
@@ -163,11 +164,11 @@ class Journal:
                 self.record(Kind[name], (life, step), number, value)
 
     def _sheds(self, kind: Kind) -> bool:
-        """Lets go of the tensors of the oldest record of a kind, unless too few have theirs."""
+        """Drops the tensors of the oldest record of a kind, unless too few records have tensors."""
         if len(sizes := self._sizes[kind]) <= _FEWEST[kind]:
             return False
         self._held[kind] -= sizes.pop(key := next(iter(sizes)))
-        if kind.replay is Replay.TOLD:  # the order of records stays
+        if kind.replay is Replay.TOLD:  # keeps the order of records
             self._records[kind][key] = scalars_of(self._records[kind][key])
         else:
             del self._records[kind][key]

@@ -1,8 +1,6 @@
-"""`medley launch`: one process per device of a plan on this machine, watched until all are gone.
-
-The processes find everything in the environment (medley/run/job.py). The store through which they
-meet lives here, so that it outlives any of them.
-"""
+"""`medley launch`: one process per device of a plan on this machine, supervised until all end. The
+processes find all settings in the environment (medley/run/job.py). Their store is served here, and
+outlives each of them."""
 
 from __future__ import annotations
 
@@ -27,15 +25,15 @@ from medley.run.supervisor import Supervisor
 LOOPBACK = "127.0.0.1"
 MEET_SECONDS = 600.0  # that a node waits for the first one
 _ATTEMPTS = 20  # to find a port
-# The part of the keys that the processes of a job without restarts have (job.store_address()).
+# The prefix of keys of a job without restarts (job.store_address()).
 _KEYS = "medley/0/"
-ELASTIC_DEAD_AFTER = 2.0  # seconds: where the others go on, to wait is all that it costs
+ELASTIC_DEAD_AFTER = 2.0  # seconds: a false alarm of an elastic run costs only time
 
 
 def _environments(
     names: Sequence[str], here: Sequence[str], host: str, port: int
 ) -> dict[str, dict[str, str]]:
-    """Returns, by device, those of the processes of this node, which has these of all names."""
+    """Returns the environment of each process of this node, by device. `names`: all devices."""
     threads = max(1, len(os.sched_getaffinity(0)) // len(here))
     return {
         name: {
@@ -57,19 +55,19 @@ def _environments(
 
 
 def serve_store(prefix: str = "", timeout_ms: int = 60_000) -> tuple[_runtime.Store, int]:
-    """Serves a store on the loopback, and returns it with its port."""
+    """Serves a store on the loopback. Returns the store and its port."""
     for attempt in range(_ATTEMPTS):
         port = free_port()
         try:
             return _runtime.c10d_store(LOOPBACK, port, True, prefix, timeout_ms), port
-        except OSError as error:  # somebody else was faster
+        except OSError as error:  # another process was faster
             if attempt + 1 == _ATTEMPTS or "in use" not in str(error):
                 raise
     raise AssertionError
 
 
 def free_port() -> int:
-    """Returns a port of the loopback that nobody listens on now."""
+    """Returns a free port of the loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
@@ -82,10 +80,8 @@ def supervise(
     files: Sequence[int] = (),
     elastic: Mapping[str, Any] | None = None,
 ) -> int:
-    """Runs `command` once per device, with `values` in its environment and `files` open; `elastic`:
-    log, restarts, meet, node_rank and settle of a run that goes on when it loses processes.
-
-    Returns the exit code."""
+    """Runs `command` once per device, with `values` in its environment and `files` open. Returns
+    the exit code. `elastic`: log, restarts, meet, node_rank and settle of an elastic run."""
     if elastic is not None:
         return _supervise_elastic(command, names, values, **elastic)
     store, port = serve_store()
@@ -151,7 +147,7 @@ def _address(meet: str) -> tuple[str, int]:
 
 
 def _wait_for_leader(host: str, port: int) -> None:
-    """Returns when somebody listens there. Raises OSError if nobody does in time."""
+    """Waits until the leader listens. Raises OSError after the time limit."""
     patience = Patience(MEET_SECONDS)
     while True:
         try:
@@ -178,14 +174,11 @@ def launch(
     elastic: Mapping[str, Any] | None = None,
     **settings: float,
 ) -> int:
-    """Runs a script once per device of a plan; returns the exit code.
-
-    The script `train`, where no such file is, stands for the verb: `medley train ARGUMENTS`.
-    `emulate` names a cluster.yaml whose times, links and memory take the place of this machine's;
-    `settings` are those of `job.emulated()`. A process that gives no sign of life for `dead_after`
-    seconds ends the run; with `elastic` (those of supervise(), and second_homes_every) it is lost,
-    and the others go on.
-    """
+    """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
+    `medley train ARGUMENTS` unless such a file exists. `emulate` names a cluster.yaml whose times,
+    links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
+    without a heartbeat for `dead_after` seconds ends the run. With `elastic`, which has the
+    settings of supervise() and second_homes_every, the others continue."""
     plan = Plan.load(plan_path)
     command = [script]
     if script == "train" and not os.path.exists(script):
@@ -232,9 +225,9 @@ def _second_homes(every: int | None) -> str:
 
 @contextlib.contextmanager
 def _ledger(cluster: Cluster) -> Iterator[int]:
-    """The virtual clock that the processes share: an open file that has no name, so that nothing of
-    it stays whatever kills them."""
-    # In memory where there is such a file system.
+    """Yields the virtual clock that the processes share: an open file without a name, so that no
+    file remains."""
+    # In memory if such a file system exists.
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="medley-", dir=where) as folder:
         path = os.path.join(folder, "ledger")

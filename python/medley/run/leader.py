@@ -1,9 +1,6 @@
-"""`medley launch --elastic`: a run that goes on when it loses processes.
-
-What to do is decided by the core (`medley/elastic/leader.h`); here is what it takes for that: the
-processes, the store that they meet at (`medley/run/epochs.py` has the keys), the clock, and a line
-of JSON for every recovery.
-"""
+"""`medley launch --elastic`: a run that continues when it loses processes. The core decides
+(`medley/elastic/leader.h`). This module has the processes, their store (`medley/run/epochs.py` has
+the keys), the clock, and a line of JSON per recovery."""
 
 from __future__ import annotations
 
@@ -23,19 +20,16 @@ from medley.run.supervisor import Device, Failed, Supervisor
 
 _LOOK_SECONDS = 0.02
 SETTLE_SECONDS = 600.0
-CHANGE_SECONDS = 10.0  # that a change takes, before one was seen; or this part of what it settles
+CHANGE_SECONDS = 10.0  # duration of a change before one was measured; a share of `settle` at most
 CHANGE_SHARE = 0.1
 
 
 class ElasticSupervisor(Supervisor):
-    """Runs a command once per device, and tells those that are left how to go on.
-
-    A process that a signal has killed, or that has gone silent, is lost; one that leaves with an
-    error of its own ends the run as ever. Up to `restarts` times a lost one is started again and
-    waited for. `log`: where the lines go. `names`: all devices; `environments`: those that this
-    node has; `others`: the other nodes; `settle`: the seconds that pass between two changes that
-    nothing but their gain asks for.
-    """
+    """Runs a command once per device, and directs the remaining processes after a loss. A process
+    killed by a signal or without a heartbeat is lost. A process that exits with an error ends the
+    run. Up to `restarts` times a lost one is restarted and awaited. `log`: output of lines.
+    `names`: all devices. `environments`: those of this node. `others`: the other nodes. `settle`:
+    minimum seconds between two changes made only for their gain."""
 
     def __init__(
         self,
@@ -56,15 +50,15 @@ class ElasticSupervisor(Supervisor):
         self._environments = environments
         self._restarts = restarts
         self._log = log
-        self._gone: list[Device] = []  # whose end has been seen
-        self._pulses: dict[str, str | None] = {}  # since an epoch has ended
-        self._awaited: dict[str, int] = {}  # started again in this epoch, not there yet
+        self._gone: list[Device] = []  # devices whose end was seen
+        self._pulses: dict[str, str | None] = {}  # heartbeats since the end of a generation
+        self._awaited: dict[str, int] = {}  # restarted in this generation, not yet arrived
         self._guests: dict[int, Guest] = {}  # by node
-        self._agrees = False  # an epoch is over, and the next one has not begun
+        self._agrees = False  # between the end of a generation and the start of the next
         self._settle = settle
-        self._changed: float | None = None  # when the last guests were taken in
+        self._changed: float | None = None  # time when the last guests joined
         self._change_seconds = min(CHANGE_SECONDS, CHANGE_SHARE * settle)
-        self._kept: dict[str, list[tuple[int, int]]] = {}  # copies that a member has reported
+        self._kept: dict[str, list[tuple[int, int]]] = {}  # copies reported by members
         self._recovery: dict[str, Any] = {}
         self._since = 0.0
         self._look_seconds = _LOOK_SECONDS
@@ -83,7 +77,7 @@ class ElasticSupervisor(Supervisor):
         self._look_at_nodes()
         if self._failed or self._asked:
             return True
-        with contextlib.suppress(OSError):  # of who writes nonsense
+        with contextlib.suppress(OSError):  # invalid reports
             if ends.first_failure(self._store) is not None:
                 return True
         self._look_at_store()
@@ -98,7 +92,7 @@ class ElasticSupervisor(Supervisor):
                 self._gone.append(device)
         return bool(self._failed)
 
-    # --- what happens ---
+    # --- events ---
 
     def _look_at_processes(self) -> None:
         for device in list(self._devices):
@@ -129,7 +123,7 @@ class ElasticSupervisor(Supervisor):
     def _lose(self, name: str, why: str) -> None:
         epoch = self._leader.epoch
         is_member = name in self._leader.members
-        if is_member and has_finished(self._store, epoch):  # nobody misses it
+        if is_member and has_finished(self._store, epoch):  # needed by no process
             return
         if not self._recovery and is_member:
             self._recovery = {"detected": "process", "at": time.time()}
@@ -147,10 +141,10 @@ class ElasticSupervisor(Supervisor):
             else:
                 self._start_one(name, {**self._environments[name], **joins(epoch)})
 
-    # --- who comes ---
+    # --- joining processes ---
 
     def _welcome(self, node: Node) -> None:
-        """Lets the processes of a node start that has come back."""
+        """Lets the processes of a returning node start."""
         epoch = self._leader.epoch
         for name in node.devices:
             self._leader.lost(name, "its node was started again", time.monotonic_ns())
@@ -160,7 +154,8 @@ class ElasticSupervisor(Supervisor):
         self._say(f"node {node.rank} comes: {', '.join(node.devices)}")
 
     def _look_at_guests(self) -> None:
-        """Takes those in who are there and pay, or all of them if others have to change anyway."""
+        """Lets guests join that are ready and pay off, or all ready ones if the others must change
+        anyway."""
         for rank, guest in list(self._guests.items()):
             if not guest.is_here(self._store):
                 continue
@@ -174,7 +169,7 @@ class ElasticSupervisor(Supervisor):
                 self._change("offer", f"{', '.join(guest.devices)} join")
 
     def _look_at_drift(self) -> None:
-        """Lets a plan be made for devices that have become slow, or fast again, if that pays."""
+        """Requests a plan for devices that became slow, or fast again, if it pays off."""
         if not self._leader.runs or (text := self._get(self._leader.epoch, "drift")) is None:
             return
         told = json.loads(text)
@@ -182,7 +177,8 @@ class ElasticSupervisor(Supervisor):
             self._change("drift", told["cause"])
 
     def _may_change(self) -> bool:
-        """Whether all train, and may be asked to change for a gain: not while they evaluate."""
+        """Returns whether all processes train and may change for a gain. False while they
+        evaluate."""
         return self._leader.runs and self._get(self._leader.epoch, EVALUATES) != "yes"
 
     def _change(self, why: str, cause: str) -> None:
@@ -193,7 +189,7 @@ class ElasticSupervisor(Supervisor):
         self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
 
     def _pays(self, gain: float) -> bool:
-        """Whether a change pays for itself before there may be another one."""
+        """Returns whether a change pays off before the next one is allowed."""
         waits = self._changed is not None and time.monotonic() - self._changed < self._settle
         return not waits and gain * self._settle > self._change_seconds
 
@@ -215,7 +211,7 @@ class ElasticSupervisor(Supervisor):
         text = self._get(epoch, "failure")
         if text is not None and not has_finished(self._store, epoch):
             told = json.loads(text)
-            # Of itself everybody tells; of others only who has not heard of them.
+            # Every process reports itself. A report on another device counts only without its own.
             suspect = told["device"] if told["device"] != told["told_by"] else ""
             if not self._recovery:
                 self._recovery = {
@@ -247,7 +243,7 @@ class ElasticSupervisor(Supervisor):
     def _get(self, epoch: int, what: str) -> str | None:
         return self._store.get(f"{PREFIX}{epoch}/{what}")
 
-    # --- what is to be done ---
+    # --- actions ---
 
     def _obey(self, order: _core.Order) -> None:
         if order.kind == "stop":
@@ -286,7 +282,7 @@ class ElasticSupervisor(Supervisor):
             self._tell_all(order.text)
 
     def _leaving(self, members: list[str]) -> list[str]:
-        """Returns those that have got notice, unless nobody would stay."""
+        """Returns the members that have received notice, unless none would remain."""
         leaving = [n for n in members if self._store.get(f"{PREFIX}leaves/{n}") is not None]
         return leaving if len(leaving) < len(members) else []
 
@@ -296,7 +292,7 @@ class ElasticSupervisor(Supervisor):
         super()._end_all()
 
     def _report(self) -> int:
-        """The others have heard how the run ends before the store does."""
+        """Lets the other nodes receive the end of the run before the store ends."""
         end = time.monotonic() + LEAVE_SECONDS
         self._store.set(f"{PREFIX}over", "yes")
         members = self._leader.members
@@ -310,7 +306,7 @@ class ElasticSupervisor(Supervisor):
         return super()._report()
 
     def _tell_all(self, cause: str) -> None:
-        """Lets those that wait for the next epoch leave."""
+        """Lets the processes that wait for the next generation exit."""
         told = {"device": "", "told_by": "", "in_exchange": False, "blame": "environment"}
         self._store.set_first(ends.FIRST_FAILURE, json.dumps({**told, "cause": cause}))
 
@@ -327,7 +323,7 @@ class ElasticSupervisor(Supervisor):
         self._since = now
 
     def _write_line(self, epoch: int) -> None:
-        """One recovery, one line; and the plan of the epoch beside it."""
+        """Writes a line per recovery, and the plan of the generation."""
         line = self._recovery
         self._recovery = {}
         told = [self._get(epoch, f"built/{name}") for name in line["members"]]
@@ -358,7 +354,7 @@ class ElasticSupervisor(Supervisor):
             f"{back or ','} {line['seconds']['total']:.2f} s after the loss was seen"
         )
 
-    # --- how it ends ---
+    # --- the end ---
 
     def _cause(self) -> Failed:
         if self._ended:

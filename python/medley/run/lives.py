@@ -1,5 +1,5 @@
-"""The lives of a run. A load ends one and begins the next, in which the same steps may come again.
-A process that comes later goes through all of them, and is given the steps of each."""
+"""The lives of a run: a load ends one and begins the next, in which the same steps may recur. A
+process that joins later passes through all lives and receives the steps of each."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from medley.metrics import Given, Metrics
 
 @dataclasses.dataclass
 class Progress:
-    """How far a process is; steps are counted over all objectives."""
+    """The progress of a process. Steps are counted over all objectives."""
 
-    asked: int = 0  # steps that the script has asked for
-    done: int = 0  # steps that the state is of
-    begun: int = -1  # the last step that the run has begun, or has been brought to
-    metrics: Metrics | None = None  # of the last step
-    epoch: int = -1  # the one whose plan says what this process has; -1: nothing
-    back: int = 0  # the epoch in which this process last went back to copies or a checkpoint
-    members: list[str] = dataclasses.field(default_factory=list)  # of the epoch that stay
-    spares: int = 0  # those of them without a device of the plan
+    asked: int = 0  # steps requested by the script
+    done: int = 0  # steps in the state
+    begun: int = -1  # the last step that the run has begun or been set to
+    metrics: Metrics | None = None  # metrics of the last step
+    epoch: int = -1  # generation of the plan of this process's state; -1: no state
+    back: int = 0  # generation in which this process last returned to copies or a checkpoint
+    members: list[str] = dataclasses.field(default_factory=list)  # remaining ones of the generation
+    spares: int = 0  # members without a device of the plan
 
 
 class Life:
-    """From one load to the next, of a run with so many objectives, which are numbers from 0."""
+    """The steps from one load to the next, of a run with `number` objectives, numbered from 0."""
 
     def __init__(self, number: int) -> None:
-        self.seen: list[Given] = []  # what each step gave
-        self._of = array("H")  # the objective, by step, also of steps that are asked for
-        self._counts = 0, [0] * number  # among so many steps, of each objective
+        self.seen: list[Given] = []  # results of each step
+        self._of = array("H")  # objective by step, including requested steps
+        self._counts = 0, [0] * number  # steps of each objective among a number of steps
 
     def ask(self, step: int, objective: int) -> bool:
-        """Returns whether a step is of this objective; the step behind the last one becomes so."""
+        """Returns whether a step is of this objective. A new step becomes so."""
         if step == len(self._of):
             self._of.append(objective)
         return self._of[step] == objective
 
     def objective(self, step: int) -> int:
-        """Returns the objective that a step is of."""
+        """Returns the objective of a step."""
         return self._of[step]
 
     def counts(self, steps: int) -> list[int]:
-        """Returns how many of the first steps are of each objective."""
+        """Returns the number of steps of each objective among the first `steps`."""
         counted, counts = self._counts
         if steps < counted:
             counted, counts = 0, [0] * len(counts)
@@ -55,53 +55,53 @@ class Life:
         return list(counts)
 
     def begin(self, counts: Sequence[int]) -> None:
-        """So many steps of each objective were made before, in any order."""
+        """Sets the number of earlier steps of each objective, in any order."""
         self._of.extend(each for each, count in enumerate(counts) for _ in range(count))
         self.seen = [Given(math.nan, math.nan, {})] * sum(counts)
 
     def export(self, steps: int) -> list[Any]:
-        """Returns so many steps, which another process can load()."""
+        """Returns `steps` steps for load() in another process."""
         return [self._of[:steps].tolist(), self.seen[:steps]]
 
     def load(self, told: Sequence[Any]) -> None:
-        """Takes the steps of another process. The order of steps that the script has asked for, and
-        the run has not made, stays."""
+        """Loads the steps of another process. Requested steps that have not run keep their
+        order."""
         objectives, seen = told
         self._of.extend(objectives[len(self._of) :])
         self.seen = [Given(*each) for each in seen]
 
 
 class Lives:
-    """As one process knows them."""
+    """The lives known to one process."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._all = [Life(number)]
-        self.place = 0  # of the life that the script is in
+        self.place = 0  # place of the script's life
 
     @property
     def last(self) -> Life:
-        """The one that the run is in."""
+        """The life of the run."""
         return self._all[-1]
 
     @property
     def here(self) -> Life:
-        """The one that the script is in."""
+        """The life of the script."""
         return self._all[self.place]
 
     @property
     def newest(self) -> int:
-        """The place of the last one."""
+        """The place of the last life."""
         return len(self._all) - 1
 
     @property
     def is_past(self) -> bool:
-        """Whether the run has ended the life that the script is in."""
+        """Returns whether the run has ended the life of the script."""
         return self.place < self.newest
 
     def begin(self, counts: Sequence[int]) -> bool:
-        """The script comes to the next life, which begins after so many steps of each objective;
-        returns whether the run begins it with that, too."""
+        """Moves the script to its next life, after these steps of each objective. Returns whether
+        the run begins it too."""
         is_new = not self.is_past
         self.place += 1
         if is_new:
@@ -110,12 +110,12 @@ class Lives:
         return is_new
 
     def export(self, steps: int) -> list[Any]:
-        """Returns what others load(), of the last life so many steps."""
+        """Returns the lives for load() in other processes, with `steps` steps of the last one."""
         ended = [life.export(len(life.seen)) for life in self._all[:-1]]
         return [*ended, self.last.export(steps)]
 
     def load(self, told: Sequence[Any]) -> None:
-        """Takes the lives of another process."""
+        """Loads the lives of another process."""
         new = [Life(self._number) for _ in told[len(self._all) :]]
         self._all = [*self._all[: len(told)], *new]
         for life, each in zip(self._all, told, strict=True):

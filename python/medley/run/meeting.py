@@ -1,5 +1,4 @@
-"""How the processes of a job come together: at a store, which one of them serves or who has started
-them."""
+"""Connection of the processes of a job at a store, served by one of them or by their launcher."""
 
 from __future__ import annotations
 
@@ -18,27 +17,25 @@ _MOST_NAMES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """Where the processes meet, and who comes."""
+    """The address of the store, and the processes to connect."""
 
     host: str
     port: int
-    interface: str  # "" where nobody has chosen one
-    prefix: str  # of keys in the store
+    interface: str  # "" for no choice
+    prefix: str  # prefix of keys in the store
     rank: int
     size: int
-    seconds: float  # that each waits for the others
+    seconds: float  # that each process waits for the others
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The address for messages."""
         return f"{self.host}:{self.port}" + (f" through {self.interface}" if self.interface else "")
 
 
 def meet(meeting: Meeting, serves: bool) -> TCPStore:
-    """Returns the store when all processes have come.
-
-    Raises OSError saying who has not, and ValueError if two have the same rank.
-    """
+    """Returns the store once all processes are connected. Raises OSError naming the missing ones,
+    and ValueError if two have the same rank."""
     patience = Patience(meeting.seconds)
     store = _serve(meeting) if serves else _connect(meeting, patience)
     _arrive(meeting, PrefixStore(f"{meeting.prefix}meeting", store), patience)
@@ -61,8 +58,8 @@ def _serve(meeting: Meeting) -> TCPStore:
 
 
 def _listen(meeting: Meeting) -> socket.socket:
-    """Listens at this address of this machine only; where it is none of its own (the address of a
-    router before it), at all."""
+    """Listens at this address only, or at all addresses if it is not of this machine, such as that
+    of a router."""
     host, port = meeting.host, meeting.port
     family = _resolve(host, port)
     try:
@@ -121,7 +118,7 @@ def _arrive(meeting: Meeting, store: Store, patience: Patience) -> None:
             raise _late(meeting, f"{_ranks(missing)} had not come after {meeting.seconds:g} s")
         if patience.should_say():
             missing = _missing(meeting, store)
-            # The first of those that are here speaks for all.
+            # The lowest connected rank prints.
             if all(rank in missing for rank in range(meeting.rank)):
                 say(
                     f"{meeting.size - len(missing)} of {meeting.size} processes are at "

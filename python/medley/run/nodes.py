@@ -1,11 +1,13 @@
-"""The nodes of an elastic run: on each of them the same command runs, the first one leads.
+"""The nodes of an elastic run. Each runs the same command, and the first one leads.
 
-Keys in the store, R a node: `node/R/ended` its processes that have ended, with their exit codes,
-one after the other; `node/R/beat` counts while it lives; `node/R/orders` what the leader wants of
-it, one after the other: ["fence", DEVICE] to kill a process, ["start", DEVICE, EPOCH] to start one
-again that was lost in this epoch, or ["start", DEVICE, EPOCH, DEVICES] one of a node that has come
-back, and that says what all its devices are good for; `node/R/comes` counts how often the command
-was started there; `node/R/left` it has ended; `run/over` all have finished.
+Keys in the store, with R a node:
+- `node/R/ended`: its ended processes with exit codes, in sequence.
+- `node/R/beat`: counts while it lives.
+- `node/R/orders`: orders of the leader in sequence. ["fence", DEVICE] kills a process.
+  ["start", DEVICE, EPOCH] restarts one lost in this generation.
+  ["start", DEVICE, EPOCH, DEVICES] starts one of a returning node. It predicts the gain of DEVICES.
+- `node/R/comes`: counts starts of the command. `node/R/left`: it has ended.
+- `run/over`: all have finished.
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from medley.run import ends
 from medley.run.epochs import PREFIX
 from medley.run.supervisor import EXIT_CODES, Device, Failed, Supervisor
 
-LEASE_SECONDS = 5.0  # without a beat: the node is lost
+LEASE_SECONDS = 5.0  # without a heartbeat: the node is lost
 BEAT_SECONDS = 0.5
-LEAVE_SECONDS = 5.0  # that the leader leaves the others to end
+LEAVE_SECONDS = 5.0  # that the leader gives the others to end
 _LOOK_SECONDS = 0.02
 
 
 def nodes_of(devices: Sequence[str]) -> list[list[str]]:
-    """Returns the devices of each node ("fast/0/1" is on fast/0), nodes in the order of these."""
+    """Returns the devices of each node ("fast/0/1" is on fast/0), with nodes in order of first
+    device."""
     nodes: dict[str, list[str]] = {}
     for device in devices:
         nodes.setdefault(device.rpartition("/")[0], []).append(device)
@@ -37,7 +40,7 @@ def nodes_of(devices: Sequence[str]) -> list[list[str]]:
 
 
 def joins(epoch: int, offers: list[str] | None = None) -> dict[str, str]:
-    """Returns what the environment says of a process that joins a run (`job.joins_later()`)."""
+    """Returns the environment of a process that joins a run (`job.joins_later()`)."""
     return {"MEDLEY_JOINS": str(epoch), "MEDLEY_OFFERS": json.dumps(offers or [])}
 
 
@@ -49,7 +52,7 @@ class Node:
         self.is_lost = False
         self._running = set(devices)
         self._store = store
-        self._heard = 0  # of its ends
+        self._heard = 0  # number of ends read
         self._orders: list[list[Any]] = []
         self._beat: str | None = None
         self._since = time.monotonic()
@@ -57,26 +60,26 @@ class Node:
         self._comes = 1
 
     def runs_any(self, names: Sequence[str]) -> bool:
-        """Whether a process of these devices may still run."""
+        """Returns whether a process of these devices may still run."""
         return not self.is_lost and not self._running.isdisjoint(names)
 
     @property
     def has_left(self) -> bool:
-        """Whether it has said that it ends."""
+        """Returns whether it has announced its end."""
         return self.is_lost or self._store.get(f"node/{self.rank}/left") is not None
 
     def comes_back(self) -> bool:
-        """Whether the command has been started there again since the last look."""
+        """Returns whether the command was started there again since the last call."""
         comes = int(self._store.get(f"node/{self.rank}/comes") or 1)
         if comes == self._comes:
             return False
-        self.look()  # what has ended there before is no loss of what will run
+        self.look()  # earlier ends are no loss of new processes
         self._comes, self._begins, self.is_lost = comes, True, False
         self._running.clear()
         return True
 
     def look(self) -> list[tuple[str, int]]:
-        """Returns the processes that have ended since the last look, with their exit codes."""
+        """Returns the processes that have ended since the last call, with their exit codes."""
         text = self._store.get(f"node/{self.rank}/ended")
         ended = [] if text is None else json.loads(text)
         new = [(str(name), int(code)) for name, code in ended[self._heard :]]
@@ -84,7 +87,7 @@ class Node:
         self._running -= {name for name, _ in new}
         if (beat := self._store.get(f"node/{self.rank}/beat")) != self._beat:
             self._beat, self._since, self._begins = beat, time.monotonic(), False
-        # Before its first beat people may still be starting it.
+        # Before its first heartbeat the user may still be starting it.
         silent = time.monotonic() - self._since > LEASE_SECONDS
         self.is_lost = silent and not self._begins and bool(self._running)
         return new
@@ -93,7 +96,7 @@ class Node:
         self._send(["fence", device])
 
     def start(self, device: str, epoch: int, *offers: list[str]) -> None:
-        """Lets it start a process again; if it `offers` devices, it says what they are good for."""
+        """Orders a restart of a process. With `offers` it predicts the gain of these devices."""
         self._running.add(device)
         self._send(["start", device, epoch, *offers])
 
@@ -104,15 +107,15 @@ class Node:
 
 @dataclasses.dataclass
 class Guest:
-    """Devices of a node that has come to a run, which goes on without them."""
+    """Devices of a node that offers to join a run."""
 
     devices: list[str]
-    epoch: int  # in which they have come
-    gain: float = 0.0  # part of a step that it would take less with them
+    epoch: int  # in which they came
+    gain: float = 0.0  # share of a step that they would save
     is_told: bool = False
 
     def is_here(self, store: ends.Store) -> bool:
-        """Whether all could be taken in."""
+        """Returns whether all could join."""
         here = [store.get(f"{PREFIX}arrived/{name}/{self.epoch}") for name in self.devices]
         if None in here:
             return False
@@ -121,10 +124,8 @@ class Guest:
 
 
 class NodeSupervisor(Supervisor):
-    """Runs the processes of a node that does not lead, and does what the leader wants.
-
-    If the leader is gone, or takes this node for lost, its processes are ended.
-    """
+    """Runs the processes of a node that does not lead, and obeys the leader. It ends its processes
+    if the leader is gone or has declared this node lost."""
 
     def __init__(
         self,
@@ -139,12 +140,12 @@ class NodeSupervisor(Supervisor):
         self._rank = rank
         self._restarts = restarts
         self._ends: list[tuple[str, int]] = []
-        self._obeyed = 0  # orders
-        self._gone: list[Device] = []  # whose end was told, or wanted
+        self._obeyed = 0  # number of orders
+        self._gone: list[Device] = []  # whose end was reported or ordered
         self._comes_back = False
-        self._beats = time.time_ns()  # other ones than those of a command that ran here before
+        self._beats = time.time_ns()  # differs from that of an earlier command here
         self._next_beat = 0.0
-        self._why = ""  # it has to end
+        self._why = ""  # reason to end
         self._notices = 0
         self._look_seconds = _LOOK_SECONDS
 
@@ -153,7 +154,7 @@ class NodeSupervisor(Supervisor):
         comes = int(self._store.get(key) or 0) + 1
         self._store.set(key, str(comes))
         self._comes_back = comes > 1
-        if self._comes_back:  # the run goes on: its leader says who is started, and when
+        if self._comes_back:  # in a running job the leader starts processes
             self._ends = self._read("ended")
             self._obeyed = len(self._read("orders"))
         else:
@@ -166,7 +167,7 @@ class NodeSupervisor(Supervisor):
     def _goes_on(self) -> bool:
         if super()._goes_on():
             return True
-        self._look()  # tells of the last ones
+        self._look()  # reports the last ones
         if self._comes_back and not self._devices:
             return not self._why
         starts = len(self._devices) - len(self._environments)
@@ -174,7 +175,7 @@ class NodeSupervisor(Supervisor):
 
     def _is_over(self) -> bool:
         self._look()
-        if self._asked == [signal.SIGTERM]:  # notice; a second one ends all
+        if self._asked == [signal.SIGTERM]:  # notice; a second signal ends all
             self._asked.clear()
             self._notices += 1
             for device in self._devices:

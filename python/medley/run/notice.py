@@ -1,5 +1,5 @@
-"""Notice that a process is to end: with SIGTERM it finishes its step, gives others what it has, and
-leaves. Until then they wait for it, so nothing but the step that they have begun is made again."""
+"""Notice of the end of a process: after SIGTERM it finishes its step, hands over its state, and
+exits. The others wait for it, so at most the current step is repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medley.run.epochs import PREFIX
 
 
 class Notice:
-    """Of one process. Does nothing where the script handles the signal itself."""
+    """The notice of one process. Has no effect if the script handles the signal itself."""
 
     def __init__(self) -> None:
         self._has_come = False
@@ -23,20 +23,20 @@ class Notice:
             signal.signal(signal.SIGTERM, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._has_come:  # whoever asks again does not want to wait
+        if self._has_come:  # a second signal ends it immediately
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         self._has_come = True
 
     def check(self, member: Member) -> None:
-        """Between two steps: ends the epoch if notice has come, so that the next one does without
-        this process."""
+        """Ends the generation between two steps if notice has come. The next one excludes this
+        process."""
         if self._has_come and not self._is_told:
             self._is_told = True
             member.store.set(f"{PREFIX}leaves/{member.name}", "yes")
             raise EpochError("has got notice, and leaves")
 
     def leave(self) -> None:
-        """Ends the script: the others have what this process had."""
+        """Ends the script: the others have the state of this process."""
         self.has_left = True
         raise SystemExit(0)

@@ -1,5 +1,6 @@
-"""The engines that a run recovers: one, whose objective is "", or several over one state. Their
-plans and programs by epoch, and the runs of an epoch that begins, with the state that these get."""
+"""The engines that a run recovers: one, whose objective is "", or several over one state. This
+module has their plans and programs by generation, and makes the runs of a new generation with their
+state."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "homes", "rea
 
 
 class Objectives:
-    """As one member of a run has them."""
+    """The engines of one member of a run."""
 
     def __init__(self, whole: Whole, member: Member, this: job.Job) -> None:
         self.whole = whole
@@ -36,13 +37,13 @@ class Objectives:
         self.first = whole.first
         self._member = member
         self._job = this
-        self._plans: dict[int, list[Plan]] = {}  # by epoch
+        self._plans: dict[int, list[Plan]] = {}  # by generation
         self._programs: dict[int, list[_core.Program]] = {}
 
     # --- plans ---
 
     def begin(self, epoch: int) -> None:
-        """The runs of the first epoch stand."""
+        """Starts the first generation, whose runs exist."""
         member = self._member
         self._plans[epoch] = [engine.plan for engine in self.engines]
         self._programs[epoch] = [engine.program for engine in self.engines]
@@ -51,11 +52,11 @@ class Objectives:
         self.take_order(member.members)
 
     def plans(self, epoch: int) -> list[Plan]:
-        """Returns those of an epoch that this process knows."""
+        """Returns the known plans of a generation."""
         return self._plans[epoch]
 
     def programs(self, epoch: int) -> list[_core.Program]:
-        """Returns those of any epoch."""
+        """Returns the programs of any generation."""
         if epoch not in self._programs:
             text = self._member.store.get(self._member.key("plans", epoch))
             assert text is not None
@@ -63,8 +64,8 @@ class Objectives:
         return self._programs[epoch]
 
     def plan(self, agreement: Agreement, state: int) -> list[Plan]:
-        """Returns the plans of the epoch that begins: the eldest plans for all, of whose epoch
-        `state` is."""
+        """Returns the plans of the new generation. The eldest process plans for all. `state`:
+        generation of its state."""
         member = self._member
         if agreement.eldest == member.name:
             known = self._plans[state]
@@ -87,17 +88,17 @@ class Objectives:
         return plans
 
     def factors(self, epoch: int) -> Factors:
-        """Returns how many times as long devices take, as the plans of an epoch have it."""
+        """Returns the slow-down factors of devices in the plans of a generation."""
         text = self._member.store.get(self._member.key("factors", epoch))
         return {} if text is None else dict(json.loads(text))
 
     def forget(self, needed: set[int]) -> None:
-        """Drops what is of other epochs."""
+        """Drops the values of other generations."""
         for old in self._programs.keys() - needed:
             del self._programs[old], self._plans[old]
 
     def gain(self, offered: Sequence[str]) -> float:
-        """Returns which part of a step would be saved with more devices, as it is predicted."""
+        """Returns the predicted share of a step saved by additional devices."""
         text = self._member.store.get(self._member.key("plans"))
         if not offered or text is None:
             return 0.0
@@ -106,17 +107,17 @@ class Objectives:
         try:
             before = replan_all(self.engines, now, others)
             after = replan_all(self.engines, now, [*others, *offered])
-        except ValueError:  # there is none
+        except ValueError:  # no plan exists
             return 0.0
         return saved(self.engines, before, after)
 
     def gain_with(self, members: Sequence[str], planned: Factors, factors: Factors) -> float:
-        """Returns which part of a step would be saved by plans that count with how long devices
-        take now."""
+        """Returns the predicted share of a step saved by plans for the current slow-down
+        factors."""
         now = [engine.plan for engine in self.engines]
         try:
             after = replan_all(self.engines, now, members, planned or NONE, factors)
-        except ValueError:  # there is none
+        except ValueError:  # no plan exists
             return 0.0
         return saved(self.engines, now, after, factors)
 
@@ -141,7 +142,8 @@ class Objectives:
         ]
 
     def homes(self, epoch: int) -> _core.SecondHomes:
-        """Returns where copies live under the plan of an epoch, of the only objective."""
+        """Returns the places of state replicas under the plan of a generation, for the only
+        objective."""
         homes = _core.SecondHomes(self.programs(epoch)[0], self.first.machines)
         if homes.without and self._member.name == self.plans(epoch)[0].devices[0]:
             say(
@@ -150,28 +152,27 @@ class Objectives:
             )
         return homes
 
-    # --- the runs of an epoch that begins ---
+    # --- the runs of a new generation ---
 
     def number(self, name: str) -> int:
-        """Returns that of a device in the cluster."""
+        """Returns the number of a device in the cluster."""
         return number_of(self.first.machines, name)
 
     def peers(self, members: Sequence[str]) -> _runtime.MovePeers:
-        """Returns how the processes of these devices, in the order of their ranks, give each other
-        state."""
+        """Returns the connections by which these processes, in rank order, exchange state."""
         machines, group = self.first.machines, exchange.group_name()
         return move_peers(machines, members, self._member.name, group, MOVE_SECONDS)
 
     def job_of(self, devices: Sequence[str]) -> job.Job | None:
-        """Returns this process as one of these; None if it is none of them."""
+        """Returns this process as one of these, or None."""
         if self._member.name not in devices:
             return None
         rank = list(devices).index(self._member.name)
         return dataclasses.replace(self._job, rank=rank, size=len(devices))
 
     def make_runs(self, epoch: int, members: Sequence[str]) -> list[Any]:
-        """Returns the runs of this process, which have no state yet; None if the plans do not use
-        its device."""
+        """Returns the runs of this process without state, or None if the plans do not use its
+        device."""
         runs: list[Any] = []
         for engine, plan, program in zip(
             self.engines, self._plans[epoch], self._programs[epoch], strict=True
@@ -188,7 +189,7 @@ class Objectives:
         return runs
 
     def fetch(self, source: Source, runs: Sequence[Any], members: Sequence[str]) -> Moved:
-        """Gives new runs their state, together with all members; returns the bytes by source."""
+        """Gives new runs their state, together with all members. Returns the bytes by source."""
         peers = self.peers(members)
         moved = dict(_NOTHING_MOVED)
         for moves, state, run in zip(source.moves, source.states, runs, strict=True):
@@ -199,8 +200,8 @@ class Objectives:
     def take_saved(
         self, source: Source, runs: Sequence[Any], members: Sequence[str]
     ) -> tuple[checkpoint.Checkpoint, list[int], Moved]:
-        """Gives new runs what they have of a checkpoint, as all members do; returns it, the seeds
-        and the bytes by source."""
+        """Reads new runs from a checkpoint, together with all members. Returns the checkpoint, the
+        seeds and the bytes by source."""
         by_name = dict(zip(self.whole.engines, runs, strict=True))
         taken = checkpoint.read_newest(
             lambda path, manifest: self.whole.wanted(by_name, path, manifest),
@@ -222,7 +223,7 @@ class Objectives:
         return found, self.whole.seeds(manifest), _NOTHING_MOVED | {"read": read}
 
     def load_constants(self, runs: Sequence[Any]) -> None:
-        """Gives new runs what is part of their graphs."""
+        """Gives new runs the constants of their graphs."""
         for engine, run in zip(self.engines, runs, strict=True):
             for kind, name in [] if run is None else run.values:
                 if name.startswith(CONSTANT):
@@ -231,7 +232,7 @@ class Objectives:
     def hand_over(
         self, epoch: int, runs: Sequence[Any], seeds: Sequence[int], members: Sequence[str]
     ) -> None:
-        """From now on the engines have these runs, and plans and programs of this epoch."""
+        """Gives the engines these runs, and the plans and programs of this generation."""
         for run, seed in zip(runs, seeds, strict=True):
             if run is not None:
                 run.seed = seed
@@ -245,7 +246,7 @@ class Objectives:
         self.whole.open_saver()
 
     def take_order(self, members: Sequence[str]) -> None:
-        """The processes have their ranks in this order."""
+        """Sets the ranks of the processes to this order."""
         for engine in self.engines:
             engine.order = order_of(engine.plan, members)
 
@@ -253,27 +254,27 @@ class Objectives:
 def move_peers(
     machines: Cluster, devices: Sequence[str], own: str, group: str, seconds: float
 ) -> _runtime.MovePeers:
-    """Returns how the processes of these devices, in the order of their ranks, give each other
-    state: through the group of this name, within so many seconds; `own`: of this process."""
+    """Returns the connections by which these processes, in rank order, exchange state through the
+    group `group` within `seconds`. `own`: device of this process."""
     numbers = [number_of(machines, name) for name in devices]
     return _runtime.MovePeers(group, numbers, number_of(machines, own), round(1000 * seconds))
 
 
 def number_of(machines: Cluster, device: str) -> int:
-    """Returns that of a device in its cluster."""
+    """Returns the number of a device in its cluster."""
     number = machines.find(device)
     assert number is not None
     return number
 
 
 def order_of(plan: Plan, members: Sequence[str]) -> list[int] | None:
-    """Returns the rank among all members of each device of a plan, and then of all others; None if
-    they are in this order."""
+    """Returns the rank among all members of each device of a plan, then of the others, or None if
+    they are in order."""
     names = plan.devices + [name for name in members if name not in plan.devices]
     order = [members.index(name) for name in names]
     return None if order == sorted(order) else order
 
 
 def lasts(kind: str, name: str) -> bool:
-    """Whether a value outlives a step."""
+    """Returns whether a value lasts longer than a step."""
     return kind != "gradient" and not name.startswith(CONSTANT)

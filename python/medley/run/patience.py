@@ -1,4 +1,4 @@
-"""How processes wait for somebody: in silence first, then saying so, and not for ever."""
+"""Waits for other processes: silent at first, then with messages, and limited in time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 import sys
 import time
 
-# Whoever waits says so after this time, and again whenever it has waited so many times as long.
+# Seconds until the first message. The next one follows after this multiple of the wait.
 SAY_AFTER_SECONDS = 2.0
 SAY_AGAIN_TIMES = 5.0
 
 
 class Patience:
-    """Waits with somebody: tells people after some time, and ends at last."""
+    """A wait that prints a message after some time and ends after a limit."""
 
     def __init__(self, most: float = math.inf, say_after: float = SAY_AFTER_SECONDS) -> None:
         self._start = time.monotonic()
@@ -21,20 +21,20 @@ class Patience:
 
     @property
     def waited(self) -> float:
-        """Seconds so far."""
+        """The seconds waited so far."""
         return time.monotonic() - self._start
 
     @property
     def is_over(self) -> bool:
-        """Whether all of the time is over."""
+        """Whether the time limit has passed."""
         return self.waited > self._most
 
     def pause(self) -> None:
-        """Sleeps, the longer the longer it has waited."""
+        """Sleeps. Pauses grow with the time waited."""
         time.sleep(min(0.2, max(0.01, 0.05 * self.waited)))
 
     def should_say(self) -> bool:
-        """Whether it is time to say who is waited for."""
+        """Returns whether it is time for a message."""
         if self.waited < self._next:
             return False
         self._next *= SAY_AGAIN_TIMES
@@ -42,5 +42,5 @@ class Patience:
 
 
 def say(sentence: str) -> None:
-    """Tells people at once."""
+    """Prints a message immediately."""
     print(f"medley: {sentence}", file=sys.stderr, flush=True)

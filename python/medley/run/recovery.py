@@ -1,7 +1,5 @@
-"""How one process of an elastic run comes to the next epoch when others are lost.
-
-The rules are the core's (`medley/elastic`): which step all have done, and which bytes go where.
-"""
+"""The transition of one process of an elastic run to the next generation after a loss. The core has
+the rules (`medley/elastic`): the last complete step, and the moves of bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +16,12 @@ from medley.run.sources import Source, Sources
 from medley.run.steps import Steps
 from medley.shared_state import Owners
 
-_PARTS = ("catch_up", "plan", "program", "build", "restore")  # of a recovery, in order
+_PARTS = ("catch_up", "plan", "program", "build", "restore")  # parts of a recovery, in order
 
 
 class Recovery:
-    """Of a whole, whose engines have no runs yet if this process takes the place of a lost one."""
+    """The recovery of one state. Its engines have no runs yet if this process replaces a lost
+    one."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps, self._all, self._whole = steps, steps.objectives, steps.objectives.whole
@@ -31,30 +30,30 @@ class Recovery:
         self._seeds = [engine.seed for engine in self._all.engines]
 
     def arrive(self) -> None:
-        """Takes the place of a lost process, and its part of the state."""
+        """Replaces a lost process and receives its part of the state."""
         self._member.arrive(self._all.gain(job.offered_devices()))
         self.recover(None)
 
     def begin(self) -> None:
-        """The runs of the first epoch stand."""
+        """Starts the first generation, whose runs exist."""
         member, progress = self._member, self._progress
         self._all.begin(member.epoch)
         progress.epoch, progress.members = member.epoch, member.members
         self._steps.begin_epoch({})
 
     def begin_life(self, counts: list[int], path: str) -> None:
-        """The script has made a load, after which so many steps of each objective are done. Others
-        may have gone on from it before this process has come."""
+        """Begins a life after a load, with these steps of each objective. Other processes may have
+        begun it before this one joined."""
         self._progress.asked = steps = sum(counts)
         if not self._lives.begin(counts):
             return
-        has_saved = path != "" and steps > 0  # else it is one of parameters alone
+        has_saved = path != "" and steps > 0  # otherwise only parameters were loaded
         self._steps.forget(steps, has_saved)
         if self._member.name == self._progress.members[0]:
             epochs.begin_checkpoints(self._member.store, path if has_saved else "", steps)
 
     def recover(self, error: Exception | None) -> bool:
-        """Returns when the next epoch stands: whether it goes on without this process."""
+        """Waits for the next generation. Returns whether it continues without this process."""
         while True:
             if error is not None:
                 if self._member.group is not None:
@@ -71,7 +70,7 @@ class Recovery:
                 error = again
 
     def _left(self) -> tuple[str, float | None, bool, bool]:
-        """Returns how far the last step has come, as StepLeft says it."""
+        """Returns the progress of the last step, as in StepLeft."""
         begun = self._progress.begun
         run = self._steps.engine_of(begun).run
         if run is None:
@@ -79,7 +78,7 @@ class Recovery:
         reached, committed, commits, spreads = run.left()
         is_within = reached in ("before", "at commit")
         if is_within and self._steps.engine_of(begun - 1).run is not run:
-            committed = None  # it is that of an older step
+            committed = None  # it is of an older step
         return reached, committed, commits, spreads
 
     def _report(self) -> None:
@@ -91,8 +90,8 @@ class Recovery:
         self._member.report(left, progress.epoch, kept)
 
     def _enter(self, agreement: Agreement) -> None:
-        """Begins an epoch with what all of its members have."""
-        marks = [time.monotonic()]  # when each of the _PARTS began
+        """Begins a generation with the state of all its members."""
+        marks = [time.monotonic()]  # start of each of the _PARTS
         member, progress, epoch = self._member, self._progress, agreement.epoch
         if self._all.first.run is not None:
             self._seeds = [int(engine.run.seed) for engine in self._all.engines]
@@ -124,7 +123,7 @@ class Recovery:
             self._all.load_constants(runs)
             seeds = self._share_history(agreement, step, seeds)  # when all have been restored
         if len(members) > len(used) and member.name in used:
-            exchange.use(group.first(len(used)))  # the spares take no part in the rest
+            exchange.use(group.first(len(used)))  # spares skip the rest
         marks.append(time.monotonic())
         progress.members = [name for name in members if name not in agreement.leaving]
         progress.spares = len(progress.members) - len(used)
@@ -144,8 +143,8 @@ class Recovery:
         member.store.set(member.key(f"built/{member.name}"), text)
 
     def _agree_on_owners(self, agreement: Agreement, members: Sequence[str]) -> Owners:
-        """Returns the objective that each shared value is taken from, as the process says that has
-        come farthest: all others have had these values, too."""
+        """Returns the objective that provides each shared value, as in the most advanced process:
+        all others have had these values too."""
         if (shared := self._whole.shared) is None:
             return {}
         told = exchange.values(shared.told())
@@ -177,7 +176,8 @@ class Recovery:
         progress.done = agreement.step + 1
 
     def _share_history(self, agreement: Agreement, step: int, seeds: list[int]) -> list[int]:
-        """Gives all what others have made, and who has no run the seeds, which are returned."""
+        """Sends the journal to all, and the seeds, which are returned, to processes without a
+        run."""
         saver = self._whole.saver
         if saver is not None and (written := saver.beside()) is not None:
             self._journal.set_writing(written[1], written)
@@ -186,6 +186,6 @@ class Recovery:
         if told is None:
             return seeds
         self._progress.done = step + 1
-        if step >= 0:  # who had no device may not know the last step
+        if step >= 0:  # a process without a device may not know the last step
             self._progress.metrics = self._steps.told(step, self._lives.last)
         return [int(seed) for seed in told] if is_new else seeds

@@ -1,4 +1,4 @@
-"""The plan for those that are left, or have come, or have become slow; and what it would save."""
+"""Plans for remaining, new or slower devices, and their predicted gain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replan_all(
     planned: Mapping[str, float] = NONE,
     factors: Mapping[str, float] = NONE,
 ) -> list[Plan]:
-    """Returns plans for several engines that have the same devices: see replan()."""
+    """Returns plans for several engines that use the same devices: see replan()."""
     return agreed(
         lambda left: [
             replan(engine, plan, left, planned, factors)
@@ -41,8 +41,8 @@ def agreed(
     devices_of: Callable[[Found], Sequence[str]],
     devices: Sequence[str],
 ) -> list[Found]:
-    """Returns what `find` finds for as many of the devices as all plans use: where one leaves some
-    out, all others do without them."""
+    """Returns the result of `find` for the devices that all plans use: devices that one plan skips
+    are skipped by all."""
     while True:
         found = find(devices)
         used = [devices_of(each) for each in found]
@@ -58,9 +58,9 @@ def replan(
     planned: Mapping[str, float] = NONE,
     factors: Mapping[str, float] = NONE,
 ) -> Plan:
-    """Returns the plan for the devices that are there: the one before if it is for the same. Some
-    take `factors` times as long as their kind does; the plan before has counted with `planned`.
-    Raises ValueError if there is none."""
+    """Returns the plan for these devices: the one before if it has the same devices and factors.
+    Some devices take `factors` times as long as their type; the plan before was made for `planned`.
+    Raises ValueError if no plan fits."""
     if sorted(before.devices) == sorted(devices) and planned == factors:
         return before
     graph = engine.graph
@@ -72,8 +72,8 @@ def replan(
 
 
 def question(before: Plan) -> Question:
-    """Returns the question that plans answer which take the place of one. A loss over micro-batches
-    stays the same with as many of them."""
+    """Returns the question to a planner that replaces a plan. A loss over micro-batches keeps their
+    number."""
     over = before.loss_over == "microbatches"
     parts = sum(len(each["microbatches"]) for each in before.to_dict()["pipelines"]) if over else 0
     return Question(
@@ -82,7 +82,8 @@ def question(before: Plan) -> Question:
 
 
 def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
-    """Returns what a step is predicted to take where some devices take `factors` times as long."""
+    """Returns the predicted step time in nanoseconds if some devices take `factors` times as
+    long."""
     graph = engine.graph
     cluster, profile, file = _slowed(engine, plan, factors)
     rule = engine.optimizer.core(graph.core)
@@ -99,8 +100,7 @@ def saved(
     after: Sequence[Plan],
     factors: Mapping[str, float] = NONE,
 ) -> float:
-    """Returns which part of a step of each plans are predicted to save against those before, 0 at
-    least."""
+    """Returns the predicted share of a step of each plan saved against those before, at least 0."""
 
     def takes(plans: Sequence[Plan]) -> float:
         pairs = zip(engines, plans, strict=True)
@@ -110,7 +110,7 @@ def saved(
 
 
 def _as_for(to: Cluster, of: Cluster, known: _core.Plan) -> _core.Plan:
-    """Returns a plan of a cluster for another one, which has other kinds of the same devices."""
+    """Returns a plan of a cluster for another one with other types of the same devices."""
     if to.hash == of.hash:
         return known
     plan = json.loads(known.text())
@@ -124,14 +124,14 @@ def _as_for(to: Cluster, of: Cluster, known: _core.Plan) -> _core.Plan:
 
 
 def _with_types_of(before: Plan, found: _core.Plan) -> _core.Plan:
-    """Returns a plan with the types of kinds that the one before says, also of those not there."""
+    """Returns a plan with the dtypes of the one before for all device types, also missing ones."""
     plan = json.loads(found.text())
     types = plan.get("bf16_as", {}) | before.to_dict().get("bf16_as", {})
     return _core.Plan(json.dumps({**plan, "bf16_as": types})) if types else found
 
 
 def _slowed(engine: Engine, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
-    """Returns cluster and profile that say so, and the profile's file."""
+    """Returns cluster and profile with these factors, and the profile's file."""
     machines = engine.machines
     numbers = {machines.find(name): factor for name, factor in factors.items()}
     cluster = machines.slowed({n: 1 / f for n, f in numbers.items() if n is not None})
@@ -140,7 +140,7 @@ def _slowed(engine: Engine, plan: Plan, factors: Mapping[str, float]) -> tuple[C
 
 
 def _slowed_profile(text: str, before: Cluster, after: Cluster) -> str:
-    """Returns a profile that also has the kinds which `after` has instead of those before."""
+    """Returns a profile with the device types of `after` added."""
     if not text:
         return text
     profile = json.loads(text)

@@ -1,10 +1,7 @@
-"""What one failure would take from all: copies of it in the memory of devices that do not fail with
-those who have it, and of everything that goes with them.
-
-The core says what lives where (`medley/elastic/second_homes.h`). Every so many steps all give each
-other what is to live with them, and hold their own state of that step, so that the run can go back
-there as a whole. The copies before are held until all have the new ones.
-"""
+"""State replicas: copies of unreplicated state in the memory of devices outside its failure domain.
+The core assigns them (`medley/elastic/second_homes.h`). At intervals all processes exchange copies
+and keep their own state of that step, so that the whole run can return to it. The copies before are
+kept until all have the new ones."""
 
 from __future__ import annotations
 
@@ -19,7 +16,8 @@ from medley.run import exchange
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """What this process has of the state after `done` steps, as the plan of an epoch divides it."""
+    """The part of this process in the state after `done` steps, divided as in the plan of a
+    generation."""
 
     epoch: int
     done: int
@@ -27,20 +25,18 @@ class Version:
 
 
 class Pace:
-    """How often copies are made: every so many steps, or (0) so that they cost little of the time.
-
-    What they cost is the time of giving them, and what the next step takes longer than the others,
-    since it copies what is held.
-    """
+    """The interval of copies: a number of steps, or 0 to limit their cost to a small share of the
+    time. The cost is the time of the exchange and the delay of the next step, which copies the
+    state."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._first = 0.0  # seconds of the first step since the last copies
-        self._others: list[float] = []  # of the others
+        self._others: list[float] = []  # seconds of the others
         self._last = 0.0
 
     def begin(self) -> None:
-        """Copies have been made."""
+        """Restarts the measurement after copies were made."""
         self._first, self._others, self._last = 0.0, [], time.monotonic()
 
     def note_step(self) -> None:
@@ -52,47 +48,46 @@ class Pace:
         self._last = now
 
     def measured(self, seconds: float, counts_first: bool) -> tuple[float, float]:
-        """Returns what copies cost that take so many seconds, and what a step takes without them,
-        0 where nothing is known. Without `counts_first` the first step is slow for other reasons.
-        """
+        """Returns the cost of copies that take `seconds`, and the step time without them, 0 if
+        unknown. Without `counts_first` the first step is slow for other reasons."""
         if not self._others:
             return seconds, self._first
         step = sum(self._others) / len(self._others)
         return seconds + (max(0.0, self._first - step) if counts_first else 0.0), step
 
     def steps(self, costs: float, step: float) -> int:
-        """Returns how many steps may pass."""
+        """Returns the number of steps between copies."""
         return self._every or _core.steps_between_copies(costs, step)
 
 
 class Copies:
-    """Of one process. `every`: the steps between copies; 0: so that they cost little."""
+    """The copies of one process. `every`: steps between copies; 0: limited by cost."""
 
     def __init__(self, every: int, find: Callable[[int], _core.SecondHomes]) -> None:
-        self._find = find  # the second homes of an epoch
+        self._find = find  # finds the state replicas of a generation
         self._homes: dict[int, _core.SecondHomes] = {}
         self._pace = Pace(every)
         self._epoch = -1
         self._next = 0
-        self._copies = 0  # made in this epoch
+        self._copies = 0  # made in this generation
         self.versions: list[Version] = []
 
     def forget(self) -> None:
-        """No copies are of use any more; the next ones are due."""
+        """Drops all copies. The next ones are due."""
         self.versions, self._epoch = [], -1
 
     def of(self, epoch: int) -> _core.SecondHomes:
-        """Returns what lives where under the plan of an epoch."""
+        """Returns the places of state replicas under the plan of a generation."""
         if epoch not in self._homes:
             self._homes[epoch] = self._find(epoch)
         return self._homes[epoch]
 
     def version(self, epoch: int, done: int) -> Version | None:
-        """Returns what this process has of a state."""
+        """Returns the part of this process in a state, or None."""
         return next((v for v in self.versions if (v.epoch, v.done) == (epoch, done)), None)
 
     def is_due(self, epoch: int, done: int) -> bool:
-        """Whether copies are to be made before the next step; the same in all processes."""
+        """Returns whether copies are due before the next step. It is the same in all processes."""
         if epoch != self._epoch:
             self._epoch, self._next, self._copies = epoch, done, 0
         return done >= self._next and len(self.of(epoch)) > 0
@@ -101,14 +96,14 @@ class Copies:
         self._pace.note_step()
 
     def make(self, done: int, run: Any, peers: _runtime.MovePeers) -> dict[str, Any]:
-        """Makes the copies, together with all; returns what they cost, the same in all."""
+        """Makes the copies together with all. Returns their cost, the same in all."""
         start = time.monotonic()
         state = _runtime.KeptState.hold(run)
         sent = state.fill_homes(self.of(self._epoch), peers)
         self.versions.append(Version(self._epoch, done, state))
         seconds = time.monotonic() - start
         all_told = exchange.values([*self._pace.measured(seconds, self._copies > 1), sent])
-        # Whoever comes here knows that all have theirs.
+        # At this point all processes have theirs.
         self.versions = self.versions[-1:]
         self._homes = {self._epoch: self.of(self._epoch)}
         costs, step = max(each[0] for each in all_told), max(each[1] for each in all_told)

@@ -1,4 +1,4 @@
-"""How the processes of a run make together what a script asks a trainer for."""
+"""Collective execution of the calls of a trainer by the processes of a run."""
 
 from __future__ import annotations
 
@@ -19,43 +19,42 @@ Values = Mapping[str, float]
 
 
 class Session(Protocol):
-    """Of one whole, from when its first runs are made. In an elastic run it does again what a loss
-    has broken off."""
+    """The session of one state from its first runs on. In an elastic run it repeats work that a
+    loss interrupted."""
 
     whole: Whole
-    is_elastic: bool  # it goes on when processes are lost
+    is_elastic: bool  # it continues when processes are lost
 
     def step(self, engine: Engine, batch: Any) -> Metrics: ...
     def evaluate(self, engine: Engine, batches: Iterable[Any]) -> dict[str, float]: ...
     def predict(self, engine: Engine, batch: Any) -> dict[str, Any]: ...
 
-    # What all processes make at the same place: now; or once in a run, so that a process that
-    # comes later is told what it gave.
+    # Results of a call that all processes make at the same place: now, or once per run, so that a
+    # process that joins later receives it.
     def together(self, make: Callable[[], Made]) -> Made: ...
     def once(self, kind: Kind, make: Callable[[], Made]) -> Made: ...
     def evaluated(self, make: Callable[[], Values]) -> Values: ...
 
-    # The steps before the last evaluation, and what it found, maybe before this process has come.
+    # The steps before the last evaluation and its values, possibly from before this process joined.
     def last_evaluation(self) -> tuple[int, Values] | None: ...
 
-    # Training goes on from a checkpoint after so many steps of each objective, or (no path) from
-    # what no checkpoint has.
+    # Training resumes after these steps of each objective, from a checkpoint or, without a path,
+    # from state outside all checkpoints.
     def begin_at(self, counts: list[int], path: str) -> None: ...
 
-    # Leaves out the steps that were made before this process has come: all but the last, or those
-    # of a call of `fit`, which ends after so many, if that is known. Returns the metrics of the
-    # last one.
+    # Skips steps from before this process joined: all but the last, or those of a call of `fit`,
+    # which ends after `steps`, if known. Returns the metrics of the last one.
     def catch_up(self) -> Metrics | None: ...
     def begin_fit(self, steps: int | None) -> Metrics | None: ...
     def end_fit(self) -> None: ...
 
-    def complete(self) -> None: ...  # what is being saved, unless that is left to finish()
+    def complete(self) -> None: ...  # the save in progress, unless finish() does
     def fail(self, cause: str) -> str: ...  # ends the run; returns its first cause
-    def finish(self) -> None: ...  # this device has nothing more to do
+    def finish(self) -> None: ...  # this device has finished
 
 
 class LocalSession:
-    """All devices are threads of this process."""
+    """A session whose devices are all threads of this process."""
 
     is_elastic = False
 
@@ -65,7 +64,7 @@ class LocalSession:
         weakref.finalize(self, whole.saver.leave)
 
     def introduce(self, engine: Engine) -> None:
-        """Tells others who this is."""
+        """Publishes the name of this process."""
 
     def step(self, engine: Engine, batch: Any) -> Metrics:
         if (shared := self.whole.shared) is not None:
@@ -74,7 +73,7 @@ class LocalSession:
         done = engine.run.steps
         try:
             metrics = engine.step(engine.read(batch))
-        finally:  # Ctrl-C may be raised behind a step
+        finally:  # Ctrl-C may be raised after a step
             engine.steps += engine.run.steps - done
         self.whole.saver.poll()
         return metrics
@@ -116,7 +115,7 @@ class LocalSession:
         return [engine.fail(cause) for engine in self.whole.engines.values()][0]
 
     def finish(self) -> None:
-        if self.whole.saver is not None:  # all runs were made
+        if self.whole.saver is not None:  # all runs exist
             self.whole.saver.wait()
         for engine in self.whole.engines.values():
             engine.report_slow()
@@ -124,10 +123,10 @@ class LocalSession:
 
 
 class JobSession(LocalSession):
-    """One process per device, which are the same to the end: a lost one ends the run."""
+    """A session with one process per device, of fixed size: a lost process ends the run."""
 
     def introduce(self, engine: Engine) -> None:
-        """Tells others who this is, and hears of their ends."""
+        """Publishes the name of this process, and watches for the ends of others."""
         assert engine.job is not None
         ends.know_as(engine.plan.devices[engine.job.rank])
         exchange.introduce()
@@ -136,13 +135,13 @@ class JobSession(LocalSession):
 
 
 def session_of(whole: Whole, this: Job | None) -> Session:
-    """Returns the session of this process, whose runs are made; `this`: None without a job."""
+    """Returns the session of this process, whose runs exist. `this`: None without a job."""
     if this is None:
         return LocalSession(whole)
     return ElasticSession(whole, this) if this.elastic else JobSession(whole)
 
 
 def go_on_after(session: Session, read: Callable[[], list[int]]) -> None:
-    """Takes what no checkpoint of this run has; `read` does, once in a run, and returns after how
-    many steps of each objective training goes on."""
+    """Loads state outside all checkpoints of this run by `read`, once per run. `read` returns the
+    steps of each objective after which training resumes."""
     session.begin_at(session.once(Kind.LOAD, read), "")

@@ -1,6 +1,5 @@
-"""Where the state of an epoch that begins comes from: what its members have, else what they keep of
-an older step, else a checkpoint. Of several objectives each has a part of it, and programs, moves
-and runs are those of all in turn."""
+"""Sources of the state of a new generation: the members, else their copies of an older step, else a
+checkpoint. Each objective has a part of the state, and all apply in turn."""
 
 from __future__ import annotations
 
@@ -19,23 +18,23 @@ from medley.run.second_homes import Copies
 if TYPE_CHECKING:
     from medley.run.objectives import Objectives
 
-# A plan's program, devices that have what it gives them, and what these keep for others.
+# A plan's program, the devices with its state, and the copies that these keep for others.
 _Holders = tuple[_core.Program | None, list[int], _core.SecondHomes | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where all of a state comes from."""
+    """The source of a whole state."""
 
     what: str  # memory, second homes or checkpoint
     done: int  # steps
     moves: list[_core.Moves]
-    states: list[_runtime.KeptState]  # what this process has of it
-    saved: list[tuple[str, int, bool]]  # checkpoints, newest first: then these alone
+    states: list[_runtime.KeptState]  # the part of this process
+    saved: list[tuple[str, int, bool]]  # checkpoints, newest first; then the only source
 
 
 class Sources:
-    """As one member sees them; all members find the same."""
+    """The sources as one member sees them. All members compute the same."""
 
     def __init__(self, objectives: Objectives, member: Member, second: Copies | None) -> None:
         self._number, self._programs = objectives.number, objectives.programs
@@ -48,9 +47,9 @@ class Sources:
         runs: Sequence[Any],
         others: Sequence[Sequence[tuple[str, str]]],
     ) -> Source:
-        """Returns the newest from which all comes that programs want; `runs`: of this process, None
-        without one; `others`: the values of each program that come with others. Raises ValueError
-        if there is none."""
+        """Returns the newest source of all values that programs need. Raises ValueError if there is
+        none. `runs`: those of this process, or None. `others`: values of each program that come
+        with others."""
         done = agreement.step + 1
         has_state = agreement.states[self._member.name] >= 0
         here = [
@@ -67,7 +66,7 @@ class Sources:
         if not (lost := [box for each in moves for box in each.lost]):
             return Source("memory", done, moves, here, [])
         for older, epoch, devices in copies:
-            there = (self._programs(epoch)[0], devices, self._homes(epoch))  # of one trainer
+            there = (self._programs(epoch)[0], devices, self._homes(epoch))  # only with one trainer
             moves = [_core.Moves([there], after[0])]
             if not moves[0].lost:
                 return Source("second homes", older, moves, [self._version(epoch, older)], [])
@@ -76,7 +75,7 @@ class Sources:
         raise ValueError(_lost(lost))
 
     def _current(self, agreement: Agreement, place: int) -> list[_Holders]:
-        """Returns who has what of the state after the agreed step, of a program by its place."""
+        """Returns the devices with the state after the agreed step, for a program by its place."""
         devices: dict[int, list[int]] = {}
         for name, state in agreement.states.items():
             if state >= 0:
@@ -86,8 +85,8 @@ class Sources:
         ]
 
     def _copies(self, agreement: Agreement) -> list[tuple[int, int, list[int]]]:
-        """Returns the steps done in copies that there are, the epoch of their plan, and which
-        devices have them; the newest first."""
+        """Returns the available copies, newest first: steps done, generation of their plan, and
+        devices."""
         devices: dict[tuple[int, int], list[int]] = {}
         for name in agreement.members:
             for epoch, done in agreement.kept.get(name, []):
@@ -97,7 +96,7 @@ class Sources:
         return [(done, epoch, each) for (done, epoch), each in found]
 
     def _homes(self, epoch: int) -> _core.SecondHomes:
-        assert self._second is not None  # or nobody would have copies
+        assert self._second is not None  # otherwise no copies exist
         return self._second.of(epoch)
 
     def _version(self, epoch: int, done: int) -> _runtime.KeptState:
@@ -105,7 +104,8 @@ class Sources:
         return _runtime.KeptState() if found is None else found.state
 
     def _saved(self, agreement: Agreement) -> list[tuple[str, int, bool]]:
-        """Returns the complete checkpoints of this run, newest first, as the eldest sees them."""
+        """Returns the complete checkpoints of this run, newest first, as seen by the eldest
+        process."""
         member = self._member
         if agreement.eldest == member.name:
             found = [

@@ -1,8 +1,6 @@
-"""`python start_device.py PARENT COMMAND...` becomes a command that is killed when PARENT ends.
-
-Run by its path, without any package. A process of several threads may not do this between fork and
-exec (subprocess's preexec_fn).
-"""
+"""`python start_device.py PARENT COMMAND...` runs a command that is killed when PARENT ends. It is
+run by its path, without a package. A process with several threads cannot do this between fork and
+exec (subprocess's preexec_fn)."""
 
 import contextlib
 import ctypes
@@ -14,12 +12,12 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Never returns if all is well."""
+    """Replaces this process by the command. Returns only on failure."""
     parent, *command = sys.argv[1:]
-    # A shell lets what it starts in the background ignore SIGINT, and children inherit that: they
-    # would not hear of Ctrl-C and be killed before they have saved anything.
+    # A shell makes background processes ignore SIGINT, and children inherit that. They would be
+    # killed without reacting to Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Linux: nothing is left behind even if the parent is killed without a chance to clean up.
+    # Linux: no process remains even if the parent is killed without a chance to clean up.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() == int(parent):

@@ -1,5 +1,5 @@
-"""The steps of an elastic run in one process: how those are made that the script asks for, and what
-is made beside them, under the plan of now."""
+"""The steps of an elastic run in one process: the script's steps, and the work between them, under
+the current plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from medley.run.tempo import Factors, Tempo
 
 
 class Steps:
-    """Of a whole, whose engines may have no runs yet."""
+    """The steps of one state, whose engines may have no runs yet."""
 
     def __init__(self, objectives: Objectives, member: Member) -> None:
         number = len(objectives.engines)
@@ -37,7 +37,7 @@ class Steps:
         self.second = None if every is None else Copies(every, objectives.homes)
         self._whole, self._engines = objectives.whole, objectives.engines
         self._lives = self.journal.lives
-        self.safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
+        self.safe_step = sys.maxsize  # steps in the checkpoint to which the run can return
         self._tempos = [
             Tempo(member, job.settle_seconds(), self._gain_with, f"{each or ''}")
             for each in range(number)
@@ -46,20 +46,20 @@ class Steps:
 
     @property
     def versions(self) -> list[Version]:
-        """The copies that this process has."""
+        """The copies of this process."""
         return [] if self.second is None else self.second.versions
 
     def engine_of(self, step: int) -> Engine:
-        """Returns the engine of a step of this life; the first one before any."""
+        """Returns the engine of a step of this life, or the first one before any step."""
         return self._engines[self._lives.last.objective(step) if step >= 0 else 0]
 
     def set_steps(self, steps: int, life: Life | None = None) -> None:
-        """The engines are behind so many steps of all; `life`: that of the script if none is
-        given."""
+        """Sets the engines to the state after `steps` steps. `life`: by default that of the
+        script."""
         self._whole.set_steps((life or self._lives.here).counts(steps))
 
     def told(self, step: int, life: Life | None = None) -> Metrics:
-        """Returns the metrics of a step that was made without this process."""
+        """Returns the metrics of a step that ran without this process."""
         life = life or self._lives.here
         engine = self._engines[life.objective(step)]
         with self._behind(step, life):
@@ -67,7 +67,7 @@ class Steps:
 
     @contextlib.contextmanager
     def _behind(self, steps: int, life: Life) -> Iterator[None]:
-        """Inside the block the engines are behind so many steps."""
+        """Sets the engines to the state after `steps` steps inside the block."""
         before = [engine.steps for engine in self._engines]
         self.set_steps(steps, life)
         try:
@@ -76,18 +76,18 @@ class Steps:
             self._whole.set_steps(before)
 
     def oldest_needed(self, step: int) -> int:
-        """Returns the first step that may have to be made again when `step` is the next one."""
+        """Returns the first step that may be repeated if `step` is the next one."""
         saver = self._whole.saver
         safe = None if saver is None else saver.safe_step
         if safe is not None:
             self.safe_step = safe
         return min([step - 1, self.safe_step, *(each.done for each in self.versions)])
 
-    # --- epochs ---
+    # --- generations ---
 
     def forget(self, steps: int, has_saved: bool) -> None:
-        """A life begins after so many steps: nothing before it is made again. `has_saved`: a
-        checkpoint has its state."""
+        """Begins a life after `steps` steps: no earlier step is repeated. `has_saved`: a checkpoint
+        has its state."""
         self.progress.done, self.progress.begun = steps, steps - 1
         self.safe_step = steps if has_saved else sys.maxsize
         for kind in (Kind.BATCH, Kind.READ, Kind.WRITING):
@@ -97,13 +97,13 @@ class Steps:
                 each.forget()
 
     def go_back(self, step: int, epoch: int) -> None:
-        """The state is that after an older step."""
+        """Returns to the state after an older step."""
         self.progress.done, self.progress.back = step + 1, epoch
         del self._lives.last.seen[step + 1 :]
 
     def begin_epoch(self, factors: Factors) -> None:
-        """The runs stand. Lets the next plans be found for who would be left; of devices that are
-        slow they are found when they are needed."""
+        """Starts a generation whose runs exist, and the planning for its possible losses. With slow
+        devices plans are made when needed."""
         self.end_ahead()
         member, epoch = self.member, self.progress.epoch
         plans = self.objectives.plans(epoch)
@@ -118,7 +118,7 @@ class Steps:
             )
 
     def end_ahead(self) -> None:
-        """No more plans are found."""
+        """Ends the planning for losses."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -129,8 +129,8 @@ class Steps:
     # --- a step ---
 
     def make_missing(self, what: str) -> None:
-        """Makes the steps that the script has asked for. `what` it comes to: "step", "read", or
-        what others are told of."""
+        """Runs the steps that the script has requested. `what`: its next call, "step", "read", or a
+        published kind."""
         progress = self.progress
         self._save_again()
         while progress.done < progress.asked:
@@ -144,7 +144,7 @@ class Steps:
             self.acts.repeat(progress.done, what == "read")
 
     def _make_step(self) -> None:
-        """Makes the next step, of the objective that it is of."""
+        """Runs the next step, of its objective."""
         progress, lives, member = self.progress, self._lives, self.member
         step = progress.done
         engine, number = self.engine_of(step), lives.last.objective(step)
@@ -157,11 +157,11 @@ class Steps:
             return self.take(engine.metrics(Given(*json.loads(member.wait(key)))))
         with self._watching(engine):
             self._prepare(engine)
-            # A process that is lost while all agree on a length is lost before the step begins. A
-            # batch that the script cannot read ends the run: it could not be read again.
+            # A process lost during the agreement on a length is lost before the step. An unreadable
+            # batch ends the run: reading it again would fail.
             with elastic.of_script():
                 batch = engine.read(self.journal.find(Kind.BATCH, (lives.newest, step)))
-            if not engine.program.groups:  # nobody would end what it is in
+            if not engine.program.groups:  # otherwise no watchdog would abort it
                 member.check()
             progress.begun = step
             metrics = engine.step(batch)
@@ -174,8 +174,8 @@ class Steps:
 
     @contextlib.contextmanager
     def _watching(self, engine: Engine) -> Iterator[None]:
-        """Around a step of an objective. The run of the first one ends what it is in when the epoch
-        is over; for the others, and for what they give each other, it takes a watch."""
+        """Wraps a step of an objective. The run of the first objective aborts it when the
+        generation ends; for the others and their exchanges a watch does."""
         if self._whole.shared is None:
             yield
             return
@@ -190,9 +190,9 @@ class Steps:
             yield
 
     def _prepare(self, engine: Engine) -> None:
-        """Gives an objective what it reads. Whoever begins a step of another objective than that of
-        the last one knows that all have done that one, and have what this one reads: only then may
-        a device let go of what others could still take from it."""
+        """Gives an objective the values that it reads. A process that begins a step of another
+        objective knows that all have completed the last one, and have the values for this one. Only
+        then may a device drop values that others could still need."""
         if (shared := self._whole.shared) is None:
             return
         shared.bring(engine.name)
@@ -201,7 +201,7 @@ class Steps:
         shared.take(engine.name)
 
     def take(self, metrics: Metrics) -> None:
-        """The next step is done."""
+        """Records the next step as done."""
         progress, seen = self.progress, self._lives.last.seen
         del seen[progress.done :]
         seen.append(told_by(metrics))
@@ -209,17 +209,17 @@ class Steps:
         progress.done += 1
 
     def _save_again(self) -> None:
-        """Writes the checkpoint again that was being written when a process was lost."""
+        """Repeats the checkpoint that was interrupted by a loss."""
         done = self.progress.done
         if (written := self.journal.take_writing(done)) is None:
             return
         folder, _, saving, data = written
-        with self._behind(done, self._lives.here):  # which the script may not have come to
+        with self._behind(done, self._lives.here):  # the script may not have reached them
             place = None if data is None else Cursor(*data)
             self._whole.save(folder, Saving(*saving), False, place)
 
     def _make_copies(self) -> None:
-        """Gives others a copy of what one failure would take, if it is time."""
+        """Gives other processes replicas of unreplicated state if they are due."""
         engine, second, progress = self.objectives.first, self.second, self.progress
         if second is None or engine.job is None:
             return
@@ -232,10 +232,10 @@ class Steps:
             self.member.store.set(self.member.key("copies"), json.dumps(costs))
 
     def wait_for_all(self) -> None:
-        """Waits until all members have nothing more to do."""
+        """Waits until all members have finished."""
         if self._whole.saver is not None:
             self._whole.saver.wait()
         for engine in self._engines:
             if engine.run is not None:
-                engine.run.finish()  # processes that wait for this one read it
+                engine.run.finish()  # read by the processes that wait for this one
         self.member.finish_with(self.progress.members)

@@ -1,4 +1,4 @@
-"""Devices that are slower than the plan expects: found at the end of a run, and named."""
+"""Detection of devices slower than the plan expects, reported at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from medley import _runtime
 from medley.run import job
 
-SLOW = 1.5  # times as long as the plan expects, measured by the other devices
+SLOW = 1.5  # times the time that the plan expects, relative to the other devices
 FEWEST_STEPS = 5
-_PATIENCE_SECONDS = 10.0  # with devices that do not say how long they took
+_PATIENCE_SECONDS = 10.0  # for devices that do not report their time
 
 
 def slow_devices(
     expected: Mapping[str, float], took: Mapping[str, float], kinds: Mapping[str, str]
 ) -> dict[str, float]:
-    """Returns how many times as long as the others each slow device took for its work.
-
-    What a device took is compared with what the plan expects of it, and that with the others of its
-    kind (`kinds`, by device): on devices that nobody has profiled all may take three times as long,
-    and kinds that were not measured may be another than they are said to be.
-    """
+    """Returns the slow-down factor of each slow device. The ratio of measured to expected time is
+    compared among devices of one key (`kinds`, by device). Without a profile all may take three
+    times as long, and unmeasured types may differ from their data sheets."""
     ratios = {
         name: took[name] / expected[name]
         for name in expected
@@ -51,16 +48,16 @@ def sentences(slow: Mapping[str, float]) -> list[str]:
 
 
 class Stopwatch:
-    """Adds up what the device of this process computes."""
+    """Sums the compute time of this process's device."""
 
     def __init__(self) -> None:
         self.steps = -1  # the first step warms up
         self.nanoseconds = 0
-        self.failed = False  # others may be gone: who is slow is not asked
+        self.failed = False  # others may be gone: slow devices are not reported
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Around a step: notes if it fails."""
+        """Wraps a step and records its failure."""
         try:
             yield
         except BaseException:
@@ -68,14 +65,14 @@ class Stopwatch:
             raise
 
     def add(self, nanoseconds: int) -> None:
-        """Takes what a step has taken, without waiting."""
+        """Adds the compute time of a step, without idle time."""
         self.steps += 1
         if self.steps > 0:
             self.nanoseconds += nanoseconds
 
     @property
     def mean(self) -> float:
-        """Nanoseconds of a step."""
+        """The nanoseconds per step."""
         return self.nanoseconds / max(1, self.steps)
 
 
@@ -86,14 +83,12 @@ def report(
     watch: Stopwatch,
     expect: Callable[[], Mapping[str, float]],
 ) -> None:
-    """Tells the first process what this device took; that one prints who is slow.
-
-    `kinds` has a word for each device, in the order of the processes: those of one word are
-    compared. `expect` gives the nanoseconds that the plan expects each device to compute in a step.
-    """
+    """Sends the compute time of this device to the first process, which prints the slow devices.
+    `kinds` has a key for each device in process order; devices of one key are compared. `expect`
+    returns the planned compute time of each device per step, in nanoseconds."""
     if watch.failed or watch.steps < FEWEST_STEPS or this.size < 2:
         return
-    # At the end of a run no store, or no prediction, is a reason to fail.
+    # At the end of a run a missing store or prediction is no error.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         store = _runtime.c10d_store(
             **job.store_address(), serve=False, timeout_ms=round(1000 * _PATIENCE_SECONDS)

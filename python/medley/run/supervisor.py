@@ -1,4 +1,4 @@
-"""Starts one process per device, passes on what they print, and ends all when one fails."""
+"""Starts one process per device, forwards their output, and ends all when one fails."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import IO
 
 from medley.run import ends
 
-# After the first failure: how long the others may take to say why and leave, and then to clean up.
+# Seconds after the first failure for the others to report and exit, and then to clean up.
 GRACE_SECONDS = 5.0
-# The one that said that it failed first: how long more, for its exit code.
+# Further seconds for the process that reported the first failure, to obtain its exit code.
 CAUSE_SECONDS = 20.0
-# After Ctrl-C: how long a script may take to save what it has. A second Ctrl-C ends that.
+# Seconds after Ctrl-C for a script to save its state. A second Ctrl-C ends it.
 SAVE_SECONDS = 60.0
-SAY_SECONDS = 2.0  # after which people hear that it takes this long
+SAY_SECONDS = 2.0  # until a message about the wait
 TERMINATE_SECONDS = 2.0
 _MOST_OF_A_CAUSE = 500  # characters, in the last line
-EXIT_CODES = {"caller": 2, "environment": 3, "medley": 1}  # by who is to blame
+EXIT_CODES = {"caller": 2, "environment": 3, "medley": 1}  # by the party at fault
 
 
 class Device:
@@ -37,7 +37,7 @@ class Device:
         self.name = name
         self.buffers: dict[int, bytes] = {}
         self._code: int | None = None
-        # -I and -S: nothing of the user's is imported before the command itself.
+        # -I and -S: no user module is imported before the command itself.
         start = [sys.executable, "-I", "-S", str(Path(__file__).with_name("start_device.py"))]
         try:
             self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Device:
 
     @property
     def streams(self) -> list[tuple[IO[bytes], IO[str]]]:
-        """What it prints, and where that goes."""
+        """The output streams of the process with their targets."""
         out, err = self._process.stdout, self._process.stderr
         assert out is not None
         assert err is not None
@@ -62,10 +62,8 @@ class Device:
 
     @property
     def code(self) -> int | None:
-        """The exit code, -n if it was killed by signal n; None while it runs.
-
-        It stays a zombie, so that nobody else gets the number of its process group.
-        """
+        """The exit code, -n after signal n, or None while it runs. It stays a zombie, which
+        reserves the number of its process group."""
         if self._code is None:
             with contextlib.suppress(ChildProcessError):
                 how = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -79,7 +77,7 @@ class Device:
         return self.code is None
 
     def send(self, number: int) -> None:
-        """Sends a signal to the process and to all that it has started."""
+        """Sends a signal to the process and all its descendants."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
@@ -89,12 +87,12 @@ class Device:
             self._process.send_signal(number)
 
     def remove(self) -> None:
-        """Kills what is left of it, and what it has started and not ended."""
+        """Kills the process and its remaining descendants."""
         self.send(signal.SIGKILL)
         self._process.wait()
 
     def describe_end(self) -> str:
-        """Returns how the process ended, in words."""
+        """Returns a text on how the process ended."""
         code = self.code or 0
         if code < 0:
             with contextlib.suppress(ValueError):
@@ -103,24 +101,21 @@ class Device:
 
 
 def exit_code(returncode: int) -> int:
-    """Returns what a shell would: 128 + the signal for a process that was killed."""
+    """Returns the exit code of a shell: 128 + the signal for a killed process."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 @dataclasses.dataclass
 class Failed:
-    """Why a job has failed: the last line, and the exit code."""
+    """The failure of a job: the last line, and the exit code."""
 
     sentence: str
     code: int
 
 
 class Supervisor:
-    """Runs a command once per device.
-
-    `store` is that of the job, where its processes leave what has failed first; `files` are open in
-    all of them.
-    """
+    """Runs a command once per device. `store` is that of the job, where processes publish the first
+    failure. `files` are open in all of them."""
 
     def __init__(
         self,
@@ -137,14 +132,14 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._width = max(len(name) for name in names)
         self._devices: list[Device] = []
-        self._failed: list[Device] = []  # by themselves, in this order as far as that is seen
+        self._failed: list[Device] = []  # by themselves, in observed order
         self._signalled = False
-        self._asked: list[int] = []  # signals that this process has got
-        self._lost: set[int] = set()  # outputs of ours that took no line
+        self._asked: list[int] = []  # signals received by this process
+        self._lost: set[int] = set()  # our outputs that rejected a line
         self._look_seconds = 0.05
 
     def run(self) -> int:
-        """Returns the exit code of whoever failed first, 128 + n after signal n, else 0."""
+        """Returns the exit code of the first failure, 128 + n after signal n, else 0."""
         with self._signals():
             try:
                 self._start()
@@ -174,10 +169,10 @@ class Supervisor:
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, (device, target))
 
-    # --- how it ends ---
+    # --- the end ---
 
     def _is_over(self) -> bool:
-        """Whether all are to be ended now."""
+        """Returns whether to end all processes now."""
         return self._has_failed() or bool(self._asked)
 
     def _has_failed(self) -> bool:
@@ -237,7 +232,8 @@ class Supervisor:
         return bool(self._failed)
 
     def _cause(self) -> Failed:
-        """Who was killed can tell nobody: the others' failures in exchanges are consequences."""
+        """Returns the cause of the failure. A killed process cannot report: failures of others in
+        exchanges are consequences."""
         killed = [d for d in self._devices if d in self._failed and (d.code or 0) < 0]
         told = self._told()
         if killed and (told is None or told["in_exchange"]):
@@ -287,7 +283,7 @@ class Supervisor:
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
             numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, note) for number in numbers}
-        # Whoever ignores this has no zombies.
+        # A process that ignores this signal has no zombies.
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             yield
@@ -295,10 +291,10 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    # --- what is printed ---
+    # --- output ---
 
     def _pass_on(self, timeout: float) -> bool:
-        """Prints the lines that have come; returns whether there was anything."""
+        """Prints the new lines. Returns whether there were any."""
         if not self._selector.get_map():
             time.sleep(timeout)
             return False
@@ -323,7 +319,7 @@ class Supervisor:
         self._print(f"medley launch: {sentence}", sys.stderr)
 
     def _print(self, line: str, target: IO[str]) -> None:
-        """Prints a line. One that finds no room is lost, and the devices go on."""
+        """Prints a line. A line that cannot be written is dropped, and the devices continue."""
         try:
             write(f"{line}\n", target)
         except BrokenPipeError:  # `medley launch ... | head`
@@ -338,10 +334,10 @@ class Supervisor:
 
 
 def write(text: str, target: IO[str]) -> None:
-    """Writes to a file that may be full, and keeps nothing back."""
+    """Writes to a file that may be full, without buffering."""
     try:
         number = target.fileno()
-    except OSError:  # of a notebook
+    except OSError:  # stream of a notebook
         target.write(text)
         target.flush()
         return

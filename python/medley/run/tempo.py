@@ -1,10 +1,7 @@
-"""Devices that become slower than they were while a run goes on, or as fast again: found by what
-each computes in a step, and told to whoever has started all, with what another plan would save.
-
-What counts is how many times as long a device takes as it did at the beginning of the epoch,
-against the others: so no plan and no profile has to be right about it, and what slows down all
-(another job on the machine) changes nothing.
-"""
+"""Detection of devices that become slower during a run, or fast again, from their compute time per
+step. Reported to the leader with the gain of another plan. The measure is the slow-down since the
+beginning of the generation relative to the other devices. It is independent of plan and profile,
+and of load that slows down all devices."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from medley.run.elastic import Member
 from medley.run.epochs import PREFIX
 
-WINDOW_STEPS = 20  # of which each device tells the median
-WINDOWS = 3  # one after the other that have to agree
+WINDOW_STEPS = 20  # steps of which each device reports the median
+WINDOWS = 3  # consecutive ones that must agree
 LIMIT = 1.3  # times as long
-NEAR = 1.15  # times as long as at first: as fast as ever
-WINDOWS_OF_A_CHANGE = 100  # at least as many pass before the run may change again for a gain
+NEAR = 1.15  # times the initial time: counts as full speed
+WINDOWS_OF_A_CHANGE = 100  # minimum between two changes for a gain
 
-Factors = dict[str, float]  # by device: how many times as long it takes as its kind does
+Factors = dict[str, float]  # slow-down relative to the device type, by device
 
 
 class Slowing:
-    """Of one epoch: what its windows say. `factors`: what its plan counts with, 1 if not there."""
+    """The windows of one generation. `factors`: those of its plan, 1 by default."""
 
     def __init__(self, factors: Mapping[str, float]) -> None:
         self._planned = dict(factors)
@@ -35,8 +32,8 @@ class Slowing:
         self._last: list[Factors] = []
 
     def add(self, took: Mapping[str, float]) -> Factors | None:
-        """Takes what each device has taken; returns what a plan should count with, None while too
-        few windows agree."""
+        """Adds the time of each device. Returns the factors for a new plan, or None until enough
+        windows agree."""
         if len(self._first) < WINDOWS:
             self._first.append(took)
             return None
@@ -71,7 +68,7 @@ def _rounded(factor: float) -> float:
 
 
 def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Returns which devices have become slower, or faster."""
+    """Returns a sentence on the devices that have become slower or faster."""
     changed = [
         f"{name} takes {after.get(name, 1.0) / before.get(name, 1.0):.2g}x as long as it did"
         for name in sorted(before.keys() | after.keys())
@@ -81,8 +78,8 @@ def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 
 
 class Tempo:
-    """Follows the steps of one objective in one process, in one epoch after another. `gain`: the
-    part of a step that a plan for other factors saves; `name`: of the objective, in the store."""
+    """Observes the steps of one objective in one process across generations. `gain`: returns the
+    share of a step that a plan for other factors saves. `name`: objective in the store."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ class Tempo:
         self.begin([], {})
 
     def begin(self, devices: Sequence[str], factors: Factors) -> None:
-        """An epoch begins, whose plan has these devices and counts with these factors."""
+        """Begins a generation with these devices, planned for these factors."""
         self._devices, self._planned = list(devices), factors
         self._steps: list[float] = []
         self._windows = 0
@@ -110,7 +107,7 @@ class Tempo:
         self._read: dict[str, int] = {}
 
     def note_step(self, seconds: float) -> None:
-        """This device has computed for so long in a step."""
+        """Records the compute time of this device in a step."""
         self._steps.append(seconds)
         if len(self._steps) < WINDOW_STEPS:
             return
@@ -136,7 +133,7 @@ class Tempo:
         }
         numbers = {name: number for name, (number, _) in told.items()}
         if any(numbers.get(name, -1) == self._read.get(name, -1) for name in self._devices):
-            return  # somebody has not made as many steps yet
+            return  # another process has done fewer steps
         self._read, self._next = numbers, time.monotonic() + self._window_seconds
         factors = self._judge.add({name: float(took) for name, (_, took) in told.items()})
         if factors is None or factors == self._told or self._future is not None:
@@ -146,7 +143,7 @@ class Tempo:
         self._future = self._pool.submit(self._gain, self._planned, factors)
 
     def _tell(self) -> None:
-        """Tells what the plan should count with, once it is known what that saves."""
+        """Publishes the factors for the next plan, once its gain is known."""
         if self._future is None or not self._future.done():
             return
         gain = self._future.result()
@@ -157,7 +154,7 @@ class Tempo:
 
 
 def wanted(member: Member, factors: Factors | None = None) -> Factors:
-    """Returns what the next plan is to count with; with `factors`, from now on that."""
+    """Returns the factors for the next plan. `factors` replaces them."""
     key = f"{PREFIX}factors"
     if factors is not None:
         member.store.set(key, json.dumps(factors))

@@ -1,5 +1,4 @@
-"""How threads that wait for messages are scheduled beside those that compute, and until when there
-are new ones."""
+"""Scheduling of threads that wait for messages, and the limit after which no thread can start."""
 
 from __future__ import annotations
 
@@ -10,20 +9,20 @@ from collections.abc import Iterator
 
 
 def can_start() -> bool:
-    """Whether there may be new threads: not when the script has ended, and with it the main one."""
+    """Returns whether a thread can start: not after the end of the script and the main thread."""
     return threading.main_thread().is_alive()
 
 
 @contextlib.contextmanager
 def patient() -> Iterator[None]:
-    """Threads that this one starts inside the block do not interrupt another when they wake: they
-    wait for a processor that is free, or for the other's time slice to end.
+    """Lets threads started inside the block wake without interrupting another: they wait for a free
+    CPU or the end of a time slice.
 
-    For the threads of Gloo. One that is woken while the sender still holds the lock of the
-    connection asks for the lock again and again. If it has interrupted the sender, on the only
-    processor that there is for both, it asks until its slice or the process's quota is used up.
+    It is for the threads of Gloo. A thread woken while the sender holds the lock of the connection
+    spins on that lock. If it has interrupted the sender on the only CPU, it spins until its slice
+    or the quota of the process is used up.
 
-    Nothing happens where the system does not know this, or the caller has another policy already.
+    It has no effect if the system lacks this policy, or if the caller has set another one.
     """
     known = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER
     if known:
@@ -36,13 +35,13 @@ def patient() -> Iterator[None]:
 
 
 def behind_all_others() -> None:
-    """From now on this thread, and those that it starts, compute only where no other wants to."""
+    """Lets this thread, and those that it starts, use only idle CPU time from now on."""
     if hasattr(os, "SCHED_IDLE"):
         _set(os.SCHED_IDLE)
 
 
 def _set(policy: int) -> bool:
-    """Sets the policy of the calling thread; returns whether that is permitted here."""
+    """Sets the policy of the calling thread. Returns whether that is permitted here."""
     try:
         os.sched_setscheduler(0, policy, os.sched_param(0))
     except OSError:

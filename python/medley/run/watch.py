@@ -1,8 +1,5 @@
-"""A thread that ends what a process is in when the others say that it is over.
-
-It is there from the beginning: the last recovery may come when the script has ended, and there are
-no new threads.
-"""
+"""A thread that aborts the current operation when other processes end the generation. It runs from
+the beginning: the last recovery may follow the end of the script, when no thread can start."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from collections.abc import Callable, Iterator
 from medley.run import ends
 
 _LOOK_SECONDS = 0.05
-_END_SECONDS = 5.0  # in which the store answers, if it ever does
+_END_SECONDS = 5.0  # for an answer of the store
 
 
 class Watch:
-    """Of one process."""
+    """The watch of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,11 +24,11 @@ class Watch:
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="medley watch", daemon=True)
         self._thread.start()
-        ends.leave_to_the_last(self._end)  # else it would keep what ends with the interpreter
+        ends.leave_to_the_last(self._end)  # otherwise it would block the exit of the interpreter
 
     @contextlib.contextmanager
     def over(self, store: ends.Store, key: str, abort: Callable[[], None]) -> Iterator[None]:
-        """Calls `abort` if something is under the key meanwhile, or the store is gone."""
+        """Calls `abort` if the key is set meanwhile, or if the store is gone."""
         with self._lock:
             self._watched = store, key, abort
         self._begun.set()
