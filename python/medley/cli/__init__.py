@@ -16,7 +16,7 @@ from medley.cli.verb import Verb, verb_of
 from medley.cluster import catalogue
 
 _CALLERS, _WORLDS = 2, 3
-_PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # of pyproject.toml
+_PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # as in pyproject.toml
 
 
 VERBS = [
@@ -37,7 +37,7 @@ VERBS = [
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one sentence."""
+    """Reports an invalid command line in one line."""
 
     def error(self, message: str) -> Any:
         raise ValueError(f"{self.prog}: {message}; see {self.prog} --help")
@@ -89,7 +89,7 @@ def _help() -> str:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command line without the name of the program; returns the exit code. May raise."""
+    """Runs a command line without the program name. Returns the exit code. May raise."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else _CALLERS
@@ -109,11 +109,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def command() -> int:
-    """The entry point `medley`: main(), or for a verb of the core the program beside this package.
-
-    The program is faster than run_cli() (an allocator of its own), and an interrupt ends it at
-    once.
-    """
+    """The entry point `medley`: main(), or the program of the core for its verbs. The program is
+    faster than run_cli(), because it has its own allocator. An interrupt ends it immediately."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else ""
     is_of_core = name in dict(_core.cli_verbs())
@@ -133,7 +130,7 @@ def command() -> int:
 
 
 def main() -> int:
-    """Runs the command line in this process; returns the exit code."""
+    """Runs the command line in this process. Returns the exit code."""
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
@@ -150,7 +147,7 @@ def main() -> int:
         return _fail(error, _CALLERS)
     except OSError as error:
         return _fail(error, _WORLDS)
-    except ModuleNotFoundError as error:  # what `pip install --no-deps` leaves out
+    except ModuleNotFoundError as error:  # missing after `pip install --no-deps`
         package = (error.name or "").partition(".")[0]
         if package not in _PACKAGES:
             raise
@@ -158,6 +155,7 @@ def main() -> int:
 
 
 def _fail(what: object, code: int) -> int:
-    if not getattr(what, "_medley_said_elsewhere", False):  # by another (medley/run/ends.py)
+    # another function printed it (medley/run/ends.py)
+    if not getattr(what, "_medley_said_elsewhere", False):
         print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code

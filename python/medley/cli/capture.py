@@ -40,7 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     sys.path.insert(0, os.getcwd())
     import torch
     from torch import nn
@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     model, batch = weightless.load(make)
     with progress("capturing", arguments.json), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the graph is not checked")  # a line says it
+        warnings.filterwarnings("ignore", "the graph is not checked")  # the printed line reports it
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()
     write_atomically(arguments.output, text)

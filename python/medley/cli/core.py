@@ -1,4 +1,4 @@
-"""The verbs of the core, asked from Python without PyTorch."""
+"""The verbs of the core, called from Python without PyTorch."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from medley.cluster import catalogue
 
 
 def program() -> Path | None:
-    """Returns the program beside this package that runs the verbs of the core, if there is one."""
+    """Returns the program of the core's verbs in this package, or None."""
     path = Path(_core.__file__).parent / "bin" / "medley"
     return path if os.access(path, os.X_OK) else None
 
 
 def command_of_core() -> list[str]:
-    """Returns the words that start a verb of the core in a process of its own."""
+    """Returns the words of a command line that run a verb of the core in a new process."""
     path = program()
     return [sys.executable, "-m", "medley"] if path is None else [str(path)]
 
 
 def ask(arguments: Sequence[str]) -> Any:
-    """Returns the JSON that a verb of the core prints.
-
-    Raises what the command line would report: ValueError, OSError or RuntimeError.
-    """
+    """Returns the JSON that a verb of the core prints. Raises ValueError, OSError or RuntimeError
+    as the command line would report."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = _core.run_cli([*arguments, "--json"], str(catalogue()))

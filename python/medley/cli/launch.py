@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-_OF_ELASTIC = {  # options of --elastic alone, and what they are if not given
+_OF_ELASTIC = {  # options that require --elastic, with their defaults
     "restarts": 0,
     "meet": None,
     "node_rank": 0,
@@ -88,7 +88,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     from medley.run.launch import launch
 
     for name, value in {} if arguments.elastic else _OF_ELASTIC.items():

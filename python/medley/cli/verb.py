@@ -1,4 +1,4 @@
-"""A verb of the command line that Python runs."""
+"""A verb of the command line that is implemented in Python."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """A command: adds its arguments to a parser, then runs; returns the exit code."""
+    """A command: adds its arguments to a parser, then runs. Returns the exit code.
+
+    Example:
+        Verb("size", "print the size of a plan", "medley size plan.json", prepare, command)
+    """
 
     name: str
     help: str
     example: str
     prepare: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    is_of_a_job: bool = False  # torchrun may start it several times: it has --interface
-    # The process ends without taking apart what it has imported, which takes two seconds. Most of
-    # what imports and traces make stays: looking for garbage is a quarter of them.
+    is_of_a_job: bool = False  # torchrun may start it several times; it has --interface
+    # Ends the process without freeing imported modules, which takes two seconds, and without
+    # garbage collection, which is a quarter of the time of imports and traces.
     ends_at_once: bool = False
 
 
 def verb_of(module: str, name: str, help: str, example: str, **more: bool) -> Verb:
-    """Returns the verb of a module, which is imported when it is used: its functions are
-    prepare(parser) and command(arguments)."""
+    """Returns the verb of a module with the functions prepare(parser) and command(arguments). The
+    module is imported at first use."""
 
     def prepare(parser: argparse.ArgumentParser) -> None:
         importlib.import_module(module).prepare(parser)
@@ -39,7 +43,7 @@ def verb_of(module: str, name: str, help: str, example: str, **more: bool) -> Ve
 
 @contextlib.contextmanager
 def progress(what: str, quiet: bool) -> Iterator[None]:
-    """Shows on a terminal that something is under way."""
+    """Shows on a terminal that work is in progress."""
     if quiet or not sys.stderr.isatty():
         yield
         return

@@ -1,1 +1,1 @@
-"""What a run is fed: folders of text and images, batches of plans."""
+"""The data of a run: folders of text and images, batches of plans."""

@@ -1,4 +1,4 @@
-"""What a graph takes of a batch."""
+"""The inputs of a graph in a batch."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from medley.lengths import LengthDims, Lengths
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Of a batch, beside its planned one."""
+    """The size of a batch."""
 
-    rows: int  # of the global batch
-    length: int  # of its sequences; 0 of a batch that has none
+    rows: int  # rows of the global batch
+    length: int  # sequence length; 0 without sequences
 
 
 @dataclasses.dataclass(frozen=True)
 class StepBatch:
-    """What a process has of a batch for a step."""
+    """The part of a batch that a process has for a step."""
 
     tensors: dict[str, Tensor]
     size: Size
-    example: Any = None  # what the model is called with, of at least one row
+    example: Any = None  # arguments of the model, with at least one row
 
 
 class OwnRows(Protocol):
-    """Which rows of a batch the processes of a run compute."""
+    """The assignment of rows of a batch to the processes of a run."""
 
     def own_rows(self, rows: int) -> Sequence[int]:
-        """Returns which of so many rows this process computes."""
+        """Returns the rows, of this many, that this process computes."""
 
     def agreed(self, rows: int, digest: Callable[[], str]) -> int:
-        """Returns of how many rows the batch is of which this process is given so many, all or
-        those that it computes; `digest` tells what these are. Raises ValueError for others."""
+        """Returns the number of rows of the whole batch, given the number that this process
+        received: all, or those that it computes. `digest` identifies them. Raises ValueError for
+        other numbers."""
 
     def check_same(self, tensors: Mapping[str, tuple[Tensor, RowDim]], rows: int) -> None:
-        """Raises ValueError, now and then, if the processes have not read the same of the batch
-        before; given the tensors of this one, which has so many rows, with where those are."""
+        """Raises ValueError in some steps if the processes have read different data in the batch
+        before. `tensors` are those of this batch of `rows` rows, with the dims of the rows."""
 
 
 class Inputs:
@@ -59,8 +60,8 @@ class Inputs:
         agree: Callable[[float], float] | None = None,
         pictures: Pictures | None = None,
     ) -> None:
-        """`types`: dtype and shape of everything that the graph takes, by kind and name. `agree`
-        returns the largest of the lengths that the processes have. `pictures`: of the rows."""
+        """`types`: dtype and shape of all inputs of the graph, by kind and name. `agree`: returns
+        the largest length among the processes. `pictures`: images of the rows."""
         self._types = {name: type for (kind, name), type in types.items() if kind == "batch"}
         self._rows = {name: row_dim(shape) for name, (_, shape) in self._types.items()}
         self._chosen = lengths
@@ -70,25 +71,25 @@ class Inputs:
 
     @property
     def names(self) -> Collection[str]:
-        """Those of all."""
+        """The names of all inputs."""
         return self._types
 
     @property
     def pictures(self) -> Pictures | None:
-        """The pictures of a row, as far as batches have shown them."""
+        """The images of a row, as far as known from batches."""
         return self._pictures
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
-        """Returns those of another graph of the same model."""
+        """Returns the inputs of another graph of the same model."""
         return Inputs(types, self._chosen, self._agree, self._pictures)
 
     def read(
         self, batch: Any, global_batch: int, rows: OwnRows, own: bool, whole: bool = False
     ) -> StepBatch:
-        """Returns the tensors of a batch: where it is still to be read, those of this process's
-        rows. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
-        rows that this process computes of a whole one; if `whole`, they have all of one. Raises
-        ValueError for what is no batch."""
+        """Returns the tensors of a batch; of a batch that is not yet read, those of this process's
+        rows. It may have fewer rows than `global_batch`. With `own`, tensors may have only the rows
+        that this process computes. With `whole`, they have all rows. Raises ValueError for an
+        invalid batch."""
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
             mine = rows.own_rows(count)
@@ -101,14 +102,14 @@ class Inputs:
                 self._require_whole(tensors, global_batch)
             count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
-        if own or whole:  # not alone
+        if own or whole:  # not the only process
             rows.check_same({n: (t, dim) for n, t, dim in self._with_rows(tensors)}, count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
         if padded is not batch:
             tensors = _named(padded, self._types)
         if not mine:
-            # Who has none is given one, since nobody collates nothing.
+            # A process without rows receives one, because an empty batch cannot be collated.
             tensors |= {
                 name: dim.part(tensor, 0, 0)
                 for name, tensor, dim in self._with_rows(tensors)
@@ -117,7 +118,7 @@ class Inputs:
         return StepBatch(tensors, Size(count, length), padded)
 
     def rows(self, batch: Any) -> int:
-        """Returns how many rows a batch has here; 0 of one that does not say."""
+        """Returns the number of rows of a batch here, or 0 if it is unknown."""
         if isinstance(batch, UnreadBatch):
             return batch.size or 0
         of_pictures = () if self._pictures is None else self._pictures.names
@@ -127,9 +128,8 @@ class Inputs:
         return 0
 
     def told(self, batch: Any, global_batch: int) -> str:
-        """Returns what is the same in all processes of a batch of which each has all rows, or reads
-        its own: how many there are and, of fewer than `global_batch`, what they are, so that
-        nobody takes its own ones for all."""
+        """Returns a digest of a batch that must be equal in all processes: its number of rows and,
+        below `global_batch`, its values. It distinguishes a process's own rows from all rows."""
         if isinstance(batch, UnreadBatch):
             return f"{batch.size or global_batch} rows"
         tensors = _named(self._with_pictures(batch), self._types)
@@ -137,20 +137,20 @@ class Inputs:
         return f"{count} rows" + (f" {self._digest(tensors)}" if count < global_batch else "")
 
     def longest(self, batch: Any) -> Any:
-        """Returns the batch with sequences as long as planned, and as many pictures."""
+        """Returns the batch padded to the planned length and number of images."""
         batch = self._with_pictures(batch)
         return self._lengths.padded(batch, _named(batch, self._types), self._lengths.planned)
 
     def planned(self, rows: int) -> Size:
-        """Returns the size of a batch of so many rows that is as long as planned."""
+        """Returns the size of a batch of `rows` rows with the planned length."""
         return Size(rows, self._lengths.planned)
 
     def tokens(self, size: Size) -> float:
-        """Returns the token ids in a global batch, or its rows if it has none."""
+        """Returns the number of token ids in a global batch, or of its rows if it has none."""
         return float(size.rows * (size.length or 1))
 
     def _with_pictures(self, batch: Any) -> Any:
-        """Returns the batch with equally many pictures for each row, if rows have some."""
+        """Returns the batch with equally many images in each row, if rows have images."""
         if self._pictures is None or not self._pictures.are_in(batch):
             return batch
         self._pictures = self._pictures.of(batch)
@@ -168,8 +168,8 @@ class Inputs:
         return self._lengths.bucket(length)
 
     def _count(self, tensors: Mapping[str, Tensor], most: int, processes: OwnRows | None) -> int:
-        """Returns the rows of the global batch that these are of: all of them, unless `processes`
-        may be given a part."""
+        """Returns the rows of the global batch of these tensors. They have all rows, or those of
+        this process if `processes` is given."""
         for name, tensor, dim in self._with_rows(tensors):
             rows, rest = divmod(dim.size(tensor), dim.elements)
             if rest or not 0 < rows <= most:
@@ -200,7 +200,7 @@ class Inputs:
         return str(found)
 
     def _with_rows(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, RowDim]]:
-        """Yields name and tensor of what has rows, and where those are."""
+        """Yields name, tensor and row dim of the inputs with rows."""
         for name, tensor in tensors.items():
             dim = self._rows.get(name)
             if dim is not None and tensor.dim() > 0:
@@ -208,8 +208,8 @@ class Inputs:
 
 
 def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:
-    """Returns the tensors of a batch by name. Raises ValueError for inputs that are none, or that
-    have no values of their own."""
+    """Returns the tensors of a batch by name. Raises ValueError for inputs that are no tensors or
+    have no memory of their own."""
     held = entries(batch)
     for name in held.keys() & inputs:
         value = held[name]

@@ -1,4 +1,4 @@
-"""Batches whose rows are chosen when a step is made: those that this device computes then."""
+"""Batches whose rows are chosen when a step runs: those that this device computes then."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Read = Callable[[Sequence[int]], Any]  # reads positions of a global batch
 
 
 class UnreadBatch:
-    """The global batch of one step, for `Trainer.step`, which reads the rows that its device
-    computes under the plan of that moment: others if the step is made again after a loss."""
+    """The global batch of one step. `Trainer.step` reads the rows that its device computes under
+    the current plan. They differ if the step is repeated after a node loss."""
 
     def __init__(self, read: Read, thread: ThreadPoolExecutor, size: int | None = None) -> None:
-        self.size = size  # rows; None: as many as the plan is for
+        self.size = size  # rows; None: the planned number
         self._read = read
         self._thread = thread
         self._ahead: tuple[list[int], Future[Any]] | None = None
-        self.following: UnreadBatch | None = None  # that of the next step
+        self.following: UnreadBatch | None = None  # batch of the next step
 
     def rows(self, positions: Sequence[int]) -> Any:
-        """Returns what the model is called with, of the rows at these positions of the global
-        batch; and begins to read the same rows of the following one."""
+        """Returns the arguments of the model for these positions of the global batch, and starts
+        reading the same positions of the following batch."""
         wanted = list(positions)
         ahead, self._ahead = self._ahead, None
         found = ahead[1] if ahead is not None and ahead[0] == wanted else self._begin(wanted)
@@ -38,14 +38,14 @@ class UnreadBatch:
         return result
 
     def read_ahead(self, positions: list[int]) -> None:
-        """Begins to read these rows, which probably are asked for."""
+        """Starts reading these rows, which the next step probably requires."""
         self._ahead = positions, self._begin(positions)
 
     def _begin(self, positions: list[int]) -> Future[Any]:
         try:
             return self._thread.submit(self._read, positions)
-        except RuntimeError:  # the script has ended, and somebody was lost: the last step is made
-            made: Future[Any] = Future()  # again, without new threads
+        except RuntimeError:  # script ended and process lost: last step is repeated
+            made: Future[Any] = Future()  # without new threads
             made.set_result(self._read(positions))
             return made
 
@@ -53,7 +53,7 @@ class UnreadBatch:
 def unread(
     reads: Iterable[tuple[Read, int | None]], thread: ThreadPoolExecutor
 ) -> Iterator[UnreadBatch]:
-    """Yields a batch for each of what reads positions of one, and how many rows that has."""
+    """Yields a batch for each reader of positions and its number of rows."""
     last: UnreadBatch | None = None
     for read, size in reads:
         following = UnreadBatch(read, thread, size)
@@ -66,13 +66,18 @@ def unread(
 
 
 class Loader(GlobalBatches):
-    """Yields a batch for each step of an epoch, whose rows `Trainer.step` asks for: those that this
-    device computes, also when the plan has changed after a loss (`medley launch --elastic`).
+    """Yields a batch per step of an epoch. `Trainer.step` reads the rows that this device computes,
+    also if the plan changes after a node loss (`medley launch --elastic`).
 
-    `dataset` has a length and gives a row for an index; `collate` makes a batch of a list of rows,
-    as in `torch.utils.data.DataLoader`, and as there if not given. While a step is made, the rows
-    of the next one are read, in one thread. The last batch of an epoch has the rows that are left,
-    unless `drop_last` leaves them out.
+    `dataset` has a length and returns a row for an index. `collate` makes a batch from a list of
+    rows; its default is that of `torch.utils.data.DataLoader`. A thread reads the rows of the next
+    step meanwhile. The last batch of an epoch has the remaining rows, or is skipped with
+    `drop_last`.
+
+    Example:
+        loader = medley.Loader(plan, dataset, shuffle=True, seed=1)
+        for batch in loader:
+            trainer.step(batch)
     """
 
     def __init__(
@@ -87,15 +92,15 @@ class Loader(GlobalBatches):
         super().__init__(plan, dataset, shuffle, seed, drop_last)
         self._dataset = dataset
         self._collate = default_collate if collate is None else collate
-        # It lives as long as this: the last step may be made again when all has been yielded.
+        # It lives as long as the loader: the last step may be repeated after the last batch.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="medley loader")
 
     def __iter__(self) -> Iterator[UnreadBatch]:
         return unread(((self.reader(rows), len(rows)) for rows in self.batches()), self._thread)
 
     def reader(self, rows: list[int]) -> Read:
-        """Returns how to read positions of the batch that has these rows; a subclass may read them
-        in another way."""
+        """Returns a function that reads positions of the batch with these rows. Subclasses may
+        override it."""
 
         def read(positions: Sequence[int]) -> Any:
             return self._collate([self._dataset[rows[each]] for each in positions])

@@ -1,13 +1,13 @@
-"""Pictures of a row. A batch has those of all rows one after the other, in equal or unlike numbers:
+"""Images of a row. A batch has the images of all rows in sequence, with varying numbers per row:
 
     pixel_values   A A B C C     of rows A, B, C and D, which has none
 
-A graph has equally many for each row, so that rows can be divided, padded with zeros:
+A graph has equally many for each row, padded with zeros, so that rows can be divided:
 
                    A A B 0 C C 0 0
 
-Pictures of any size (Qwen2-VL) come as patches, with a grid of frames, height and width for each:
-here every row has equally many patches and equally many grids, those behind the last 0 x 0 x 0.
+Images of any size (Qwen2-VL) are patches with a grid of frames, height and width each. Here every
+row has equally many patches and grids. Unused grids are 0 x 0 x 0.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from torch import Tensor
 
 from medley.data.row_dim import row_dim
 
-_TOKENS = ("image_token_id", "image_token_index")  # of a config
-_PADDING = {"pixel_attention_mask": 1}  # others are 0
+_TOKENS = ("image_token_id", "image_token_index")  # keys of a config
+_PADDING = {"pixel_attention_mask": 1}  # 0 for all others
 _GRIDS = "image_grid_thw"
-_MODELS_WITH_GRIDS = ("qwen2_vl", "qwen2_5_vl")  # whose grids a capture reads
+_MODELS_WITH_GRIDS = ("qwen2_vl", "qwen2_5_vl")  # capture reads the grids of these
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """Which tensors have an entry for each picture, and how texts say where pictures belong."""
+    """The tensors with an entry per image, and the places of images in texts."""
 
-    token: int  # stands in a text for a part of a picture
-    each: int = 0  # so many of them for each picture; 0: not known yet
-    most: int = 0  # pictures of a row; 0: as many as the row of a batch that has most
-    merged: int = 0  # patches of a side that a token stands for; 0: pictures have no grids
-    patches: int = 0  # of a row, if pictures have grids; 0: as of the row that has most
+    token: int  # stands in a text for a part of an image
+    each: int = 0  # tokens per image; 0: not yet known
+    most: int = 0  # images per row; 0: the maximum in the batch
+    merged: int = 0  # patches per side of a token; 0: images have no grids
+    patches: int = 0  # per row, if images have grids; 0: the maximum in the batch
     words: str = "input_ids"
     names: tuple[str, ...] = ("pixel_values", "pixel_attention_mask", _GRIDS)
 
     def are_in(self, batch: Any) -> bool:
-        """Returns whether a batch has words, which may have pictures."""
+        """Returns whether a batch has words, which may include images."""
         if not isinstance(batch, Mapping) or not isinstance(batch.get(self.words), Tensor):
             return False
         return batch[self.words].dim() == 2 and (self.most > 0 or "pixel_values" in batch)
 
     def of(self, batch: Mapping[str, Any]) -> Pictures:
-        """Returns these with the numbers of a batch as a processor gives it. Raises ValueError if
-        its pictures have unlike numbers of tokens."""
+        """Returns a copy with the numbers of a batch from a processor. Raises ValueError if its
+        images differ in their number of tokens."""
         found = self
         if "pixel_values_videos" in batch:
             raise ValueError(
@@ -91,8 +91,8 @@ class Pictures:
         )
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Returns how many entries each row has of each tensor. Raises ValueError if pictures have
-        grids that do not fit the tokens."""
+        """Returns the entries per row of each tensor. Raises ValueError if grids do not match the
+        tokens."""
         tokens = self._tokens(batch)
         if not self.merged:
             return dict.fromkeys(self.names, tokens // max(1, self.each))
@@ -100,12 +100,12 @@ class Pictures:
         return {"pixel_values": patches, _GRIDS: _grids_of_rows(batch, patches)}
 
     def most_of(self, name: str) -> int:
-        """Returns how many entries of a tensor each row of a padded batch has."""
+        """Returns the entries per row of a tensor in a padded batch."""
         return self.patches if self.merged and name == "pixel_values" else self.most
 
     def padded(self, batch: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a batch with equally many pictures for each row. `like`: for a tensor that is not
-        there, its dtype and the shape of an entry. Raises ValueError if a row has too many."""
+        """Returns a batch with equally many images per row. `like`: dtype and shape of an entry,
+        for missing tensors. Raises ValueError if a row has too many images."""
         result = dict(batch)
         for name, counts in self.counts(batch).items():
             value = batch.get(name)
@@ -174,13 +174,13 @@ class Pictures:
 
 
 def _inside(counts: Tensor, most: int) -> Tensor:
-    """Returns which entries of a padded batch belong to a row, and pad none."""
+    """Returns which entries of a padded batch are not padding."""
     return (torch.arange(most) < counts.reshape(-1, 1).cpu()).flatten()
 
 
 def _grids_of_rows(batch: Mapping[str, Any], patches: Tensor) -> Tensor:
-    """Returns how many grids each row has; `patches`: of each row. Raises ValueError if a picture
-    has tokens in two rows."""
+    """Returns the number of grids per row. `patches`: those of each row. Raises ValueError if an
+    image has tokens in two rows."""
     grids = batch.get(_GRIDS)
     if not isinstance(grids, Tensor):
         return torch.zeros_like(patches)
@@ -198,15 +198,14 @@ def _grids_of_rows(batch: Mapping[str, Any], patches: Tensor) -> Tensor:
 
 
 def value_shape(rows: int, most: int, shape: list[int]) -> list[int]:
-    """Returns the shape of the pictures of so many rows; `shape`: behind dim 0, as graphs have
-    it."""
+    """Returns the shape of the images of `rows` rows. `shape`: without dim 0, as in graphs."""
     is_wide = len(shape) == 4  # [rows, pictures, channels, height, width]
     return [rows, *shape] if is_wide else [rows * most, *shape]
 
 
 def pictures_of(model: Any) -> Pictures | None:
-    """Returns how texts of a model say where pictures belong, as its config or an attribute of it
-    says; None if it does not."""
+    """Returns the places of images in the texts of a model, from its config or an attribute, or
+    None."""
     inner = getattr(model, "get_base_model", None)
     base = inner() if callable(inner) else model
     config: Any = getattr(base, "config", None)
@@ -224,8 +223,8 @@ def pictures_of(model: Any) -> Pictures | None:
 def pictures_in(
     model: Any, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]
 ) -> Pictures | None:
-    """Returns the pictures of a graph that was captured of a model, `types` of what it takes; None
-    if it takes none."""
+    """Returns the images of a captured graph of the model, or None. `types`: those of its
+    inputs."""
     found, pixels = pictures_of(model), types.get(("batch", "pixel_values"), (None, ""))[1]
     dims = {name: row_dim(shape) for (kind, name), (_, shape) in types.items() if kind == "batch"}
     most = {name: dim.elements for name, dim in dims.items() if dim is not None}

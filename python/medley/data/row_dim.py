@@ -1,4 +1,4 @@
-"""The dim of a batch tensor that has the rows, as the shape in a graph says: "[3, b, 5]"."""
+"""The dim of a batch tensor that has the rows, given by a shape in a graph: "[3, b, 5]"."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class RowDim:
-    """Which dim has the rows, and how many elements of it belong to each row."""
+    """The dim of the rows, and the number of its elements per row."""
 
     dim: int
     elements: int
 
     def size(self, tensor: Tensor) -> int:
-        """Returns how long a tensor is in the dim; 0 if it has fewer dims."""
+        """Returns the size of a tensor in this dim, or 0 if it has fewer dims."""
         return int(tensor.shape[self.dim]) if self.dim < tensor.dim() else 0
 
     def part(self, tensor: Tensor, first: int, count: int) -> Tensor:
-        """Returns `count` rows of a tensor from the row `first` on."""
+        """Returns `count` rows of a tensor, starting at row `first`."""
         return tensor.narrow(self.dim, first * self.elements, count * self.elements)
 
     def at(self, tensor: Tensor, rows: Sequence[int]) -> Tensor:
@@ -33,7 +33,7 @@ class RowDim:
 
 
 def row_dim(shape: str) -> RowDim | None:
-    """Returns the first dim of a shape that is a multiple of the rows, b; None if there is none."""
+    """Returns the first dim of a shape that is a multiple of the rows, b, or None."""
     for dim, size in enumerate(shape.strip("[]").split(", ")):
         factors = size.split("*")
         if "b" in factors:
@@ -42,7 +42,7 @@ def row_dim(shape: str) -> RowDim | None:
 
 
 def row_dims(types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> dict[str, int | None]:
-    """Returns the dim that has the rows of each batch input of a graph; None: it has no rows.
-    `types`: dtype and shape of all that the graph takes, by kind and name."""
+    """Returns the dim of the rows of each batch input of a graph, or None. `types`: dtype and shape
+    of all inputs by kind and name."""
     found = {name: row_dim(shape) for (kind, name), (_, shape) in types.items() if kind == "batch"}
     return {name: None if each is None else each.dim for name, each in found.items()}

@@ -1,5 +1,5 @@
-"""Whether processes that read the same rows of a batch have read the same: each shuffles, and draws
-random numbers, for itself."""
+"""Detects processes that read different data for the same rows: each shuffles and draws random
+values on its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from medley.data.row_dim import RowDim
 
-_MOST_ROWS = 64  # the first of a batch, which are looked at
-NOTHING = "[{}, {}]"  # who has told nothing
-Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # by name, (first, number) of rows
+_MOST_ROWS = 64  # compared rows: the first ones of a batch
+NOTHING = "[{}, {}]"  # text of a process that has published nothing
+Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # (first, number) of rows by name
 
 
 def told(tensors: Mapping[str, tuple[Tensor, RowDim]], rows: Sequence[int], reads: Reads) -> str:
-    """Returns what a process tells of the rows that it has: of each tensor, with where its rows
-    are, their checksums, and which of them its device reads."""
+    """Returns the text that a process publishes: the checksums of its rows of each tensor, and the
+    rows that its device reads."""
     places = {row: place for place, row in enumerate(rows) if row < _MOST_ROWS}
     found = {}
     for name, (tensor, dim) in tensors.items():
@@ -32,9 +32,8 @@ def told(tensors: Mapping[str, tuple[Tensor, RowDim]], rows: Sequence[int], read
 
 
 def difference(texts: Sequence[str]) -> str:
-    """Returns, of what all processes have told, a row of which they compute with parts that no one
-    of them has together; "" if there is none. Where batches are not equally long, nothing is known:
-    padding differs."""
+    """Returns a row whose parts are computed from different data, or "". `texts` are those of all
+    processes. Batches of different lengths are not compared, because padding differs."""
     all_told = [json.loads(text) for text in texts]
     rows = {row for found, _ in all_told for _, parts in found.values() for row in parts}
     for row in sorted(rows, key=int):
@@ -55,7 +54,8 @@ def difference(texts: Sequence[str]) -> str:
 def _unlike(
     having: Sequence[Mapping[str, tuple[list[int], int]]], used: Mapping[str, Sequence[int]]
 ) -> str:
-    """`having`: by process, shapes and checksums of a row; `used`: by name, who reads it."""
+    """Returns the name of a tensor that differs, or "". `having`: shapes and checksums of a row by
+    process. `used`: the processes that read it, by name."""
     for name in used:
         shapes = [each[name][0] for each in having if name in each]
         if any(shape != shapes[0] for shape in shapes):

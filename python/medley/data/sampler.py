@@ -1,4 +1,4 @@
-"""Which rows of a data set make which global batch, and which of them this device computes."""
+"""The rows of a data set in each global batch, and those that this device computes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from medley.run import job
 
 
 class GlobalBatches:
-    """The order of the rows of a data set, which follows from a seed and is the same on all
-    devices. With `drop_last` what does not fill a global batch is left out."""
+    """The order of the rows of a data set. It depends on a seed and is identical on all devices.
+    `drop_last` skips an incomplete last batch."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class GlobalBatches:
         self._length = len(dataset)
         self._shuffle = shuffle
         self._seed = seed
-        self.epoch = 0  # whose order of rows comes next
+        self.epoch = 0  # its order of rows comes next
         self._first_batch = 0
         self._drop_last = drop_last
         least = plan.global_batch if drop_last else 1
@@ -42,17 +42,18 @@ class GlobalBatches:
             )
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
-        """Chooses the order of the rows, equal on all devices, and with which of its global batches
-        the next iteration begins."""
+        """Sets the order of the rows, identical on all devices, and the global batch with which the
+        next iteration begins."""
         self.epoch = epoch
         self._first_batch = first_batch
 
     def cursor(self, steps: int) -> Cursor:
-        """Returns where the rows of the next step are after so many steps, for `Trainer.save`."""
+        """Returns the position of the next step's rows after `steps` steps, for `Trainer.save`."""
         return Cursor(*divmod(steps, len(self)), self._seed)
 
     def set_cursor(self, cursor: Cursor | tuple[int, int, int]) -> None:
-        """Goes on where a checkpoint was. Raises ValueError for one of another order of rows."""
+        """Resumes at the position of a checkpoint. Raises ValueError if it has another order of
+        rows."""
         epoch, batch, seed = cursor
         if seed != self._seed or not 0 <= batch < len(self):
             raise ValueError(
@@ -78,14 +79,19 @@ class GlobalBatches:
 
 
 class BatchSampler(GlobalBatches, Sampler[list[int]]):
-    """Yields, for each global batch, the indices of the rows that this device needs.
+    """Yields the indices of this device's rows for each global batch.
 
-    For `torch.utils.data.DataLoader(dataset, batch_sampler=BatchSampler(plan, dataset))`; what the
-    loader yields goes to `Trainer.step`. In a single process, and with a plan that was read without
-    its graph and cluster, these are all rows. What does not fill a global batch is dropped. A
-    device without rows, as between the first and the last stage of a pipeline, gets one, which
-    `Trainer.step` ignores. Where the plan may change, under `medley launch --elastic`, rows are
-    given out by `Loader` instead.
+    Pass it as `torch.utils.data.DataLoader(dataset, batch_sampler=BatchSampler(plan, dataset))`,
+    and the batches of that loader to `Trainer.step`. In a single process, or with a plan read
+    without graph and cluster, it yields all rows. An incomplete global batch is dropped. A device
+    without rows, such as one between the first and the last pipeline stage, receives one that
+    `Trainer.step` ignores. If the plan may change (`medley launch --elastic`), use `Loader`
+    instead.
+
+    Example:
+        sampler = medley.BatchSampler(plan, dataset, shuffle=True)
+        for batch in torch.utils.data.DataLoader(dataset, batch_sampler=sampler):
+            trainer.step(batch)
     """
 
     def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:

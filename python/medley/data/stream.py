@@ -1,4 +1,4 @@
-"""Batches of data that have no length and are read from the first row on."""
+"""Batches of data without a length, read from the first row on."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from medley.plan import Plan
 
 
 class StreamLoader:
-    """Yields a batch for each step, without end, of an iterable that gives the same rows to all
-    processes in the same order, such as a streamed data set of the package datasets. When it ends
-    it is iterated again, after `set_epoch` if it has that; an epoch's last batch has the rows that
-    are left, unless `drop_last` leaves them out.
+    """Yields a batch per step, endlessly, from an iterable such as a streamed data set of datasets.
 
-    Every process reads all rows, and `collate` (as in `torch.utils.data.DataLoader`) gets those
-    that its device computes, also when the plan has changed after a loss. While a step is made the
-    rows of the next ones are read, in one thread. Who goes on from a checkpoint reads what came
-    before once more. How long to train is said in steps.
+    All processes must receive the same rows in the same order. At its end the iterable restarts,
+    after `set_epoch` if it has that method. The last batch of an epoch has the remaining rows, or
+    is skipped with `drop_last`. Every process reads all rows, and `collate` receives those that its
+    device computes, also if the plan changes. A thread reads the rows of the next steps meanwhile.
+    A process that resumes reads the earlier rows again. Set the length of training in steps.
+
+    Example:
+        loader = medley.StreamLoader(plan, stream)
+        trainer.fit(loader, steps=10_000)
     """
 
     def __init__(
@@ -42,16 +44,16 @@ class StreamLoader:
         self._collate = default_collate if collate is None else collate
         self._drop_last = drop_last
         self._first = 0
-        # As in a Loader: the last step may be made again when all has been yielded.
+        # As in a Loader: the last step may be repeated after the last batch.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="medley loader")
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
-        """Chooses with which batch the next iteration begins, counted from the first of all: there
-        is one epoch, 0, which does not end."""
+        """Sets the batch with which the next iteration begins, counted from the first of all. The
+        only epoch is 0, which does not end."""
         self._first = first_batch
 
     def cursor(self, steps: int) -> Cursor:
-        """Returns where the rows of the next step are after so many steps, for `Trainer.save`."""
+        """Returns the position of the next step's rows after `steps` steps, for `Trainer.save`."""
         return Cursor(0, steps, 0)
 
     def __iter__(self) -> Iterator[UnreadBatch]:
@@ -61,7 +63,7 @@ class StreamLoader:
         )
 
     def _ahead(self, first: int) -> Iterator[list[Any]]:
-        """Yields the rows of each batch; those of the following one are read meanwhile."""
+        """Yields the rows of each batch, and reads those of the next one meanwhile."""
         batches = self._batches(first)
         following = self._thread.submit(next, batches)
         while True:

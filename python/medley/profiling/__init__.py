@@ -1,1 +1,1 @@
-"""Measuring devices, links and ops on the hardware at hand."""
+"""Measurement of devices, links and ops on the available hardware."""

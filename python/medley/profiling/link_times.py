@@ -1,4 +1,4 @@
-"""Times of collectives between the processes of a job, as the transport of a run does them."""
+"""Times of collectives between the processes of a job, with the transport of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.run import exchange, job
 
-MOST_BYTES = 16 << 20  # of a collective
-_MOST_BYTES_BUSY = 256 << 10  # between devices that compute: it is about the latency
-_ALONE_SECONDS = 1.0  # of computing, before and between collectives
-_SLOW_SECONDS = 2.0  # a collective that takes longer is measured once
+MOST_BYTES = 16 << 20  # per collective
+_MOST_BYTES_BUSY = 256 << 10  # between busy devices, where latency matters
+_ALONE_SECONDS = 1.0  # compute time, before and between collectives
+_SLOW_SECONDS = 2.0  # a slower collective is measured once
 _REPETITIONS = 5
 _TIMEOUT_MS = 120_000
 
@@ -34,7 +34,7 @@ Wanted = list[tuple[str, list[int], list[int]]]  # collective, devices, lengths
 
 
 def wanted_collectives(cluster: Cluster, busy: bool) -> Wanted:
-    """Returns what is measured; between devices that compute meanwhile only messages of pairs."""
+    """Returns the collectives to measure. Between busy devices they are only messages of pairs."""
     wanted: Wanted = _core.wanted_collectives(cluster, MOST_BYTES)
     if not busy:
         return wanted
@@ -49,7 +49,7 @@ def wanted_collectives(cluster: Cluster, busy: bool) -> Wanted:
 
 
 class Work:
-    """What a device computes between two exchanges: what it does in so many seconds alone."""
+    """The work of a device between two exchanges, which takes a given time alone."""
 
     def __init__(self, device: torch.device, seconds: float) -> None:
         self._left = torch.rand(64, 64, device=device)
@@ -75,10 +75,10 @@ class Work:
 
 
 class Links:
-    """Times collectives between the processes of a job, as the transport of a run does them."""
+    """Times collectives between the processes of a job, with the transport of a run."""
 
     def __init__(self, this: job.Job, wanted: Wanted, busy: float) -> None:
-        """`busy`: so many seconds each device computes before each collective; 0: none do."""
+        """`busy`: seconds that each device computes before each collective; 0: idle devices."""
         self._rank = this.rank
         self._size = this.size
         self.wanted = wanted
@@ -96,7 +96,7 @@ class Links:
         self._rounds = math.ceil(_ALONE_SECONDS / busy) if busy > 0 else 0
 
     def time(self, collective: str, devices: list[int], lengths: list[int]) -> float:
-        """Returns the median over repetitions of the slowest device's seconds."""
+        """Returns the slowest device's time in seconds, as the median over repetitions."""
         once = self._once(collective, devices, lengths)
         self._timed(once)
         if self._work is not None:
@@ -107,8 +107,8 @@ class Links:
         return statistics.median(times)
 
     def _time_after_work(self, once: Callable[[], object] | None, work: Work) -> float:
-        """Returns how much longer a round of work and the collective takes than the work of the
-        slowest, but no less than the collective alone."""
+        """Returns the additional time of a round with work and the collective over the slowest
+        device's work, but at least that of the collective alone."""
         alone = min(exchange.largest(self._timed(once)) for _ in range(3))
         dist.barrier()
         begin = time.perf_counter()
@@ -160,7 +160,7 @@ class Links:
             torch.cuda.synchronize(self._device)
 
     def slowdown(self) -> float:
-        """Returns how many times as long a matrix product takes while its device communicates."""
+        """Returns the factor by which a matmul slows down while its device communicates."""
         left = torch.rand(384, 384, device=self._device)
         alone = statistics.median(self._product(left) for _ in range(20))
         devices = list(range(self._size))

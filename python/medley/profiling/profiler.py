@@ -1,8 +1,6 @@
-"""Measures in rounds what the ops and collectives of models take: the work of `medley profile`.
-
-Every op is measured once at every size that occurs, however many layers repeat it, and at a grid of
-shards around these. On emulated devices through the emulation, on real ones by running them.
-"""
+"""Measures the times of ops and collectives of models in rounds: the work of `medley profile`.
+Every op is measured once at every size that occurs, independent of repeated layers, and at a grid
+of shards around these sizes. Times of emulated devices come from the emulation."""
 
 from __future__ import annotations
 
@@ -26,40 +24,51 @@ from medley.run import exchange
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
 _SAVE_SECONDS = 5.0
 
-Report = Callable[[str, int, int], None]  # what, done, of
+Report = Callable[[str, int, int], None]  # takes a text, the number done, and the total
 
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """How emulated devices really behave (medley/emulation/hidden_truth.h)."""
+    """The true behaviour of emulated devices (medley/emulation/hidden_truth.h).
+
+    Example:
+        truth = Truth(seed=1, spread=0.1)
+        wanted = wanted_ops([graph], cluster, global_batch=64)
+        profiler = Profiler(wanted, cluster, Path("profile.json"), truth=truth)
+    """
 
     seed: int = 0
-    spread: float = 0.0  # in [0, 1): of times, around those of the data sheets
+    spread: float = 0.0  # in [0, 1): relative deviation of times from the data sheets
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a run of the profiler has done."""
+    """The counts of a run of the profiler.
 
-    seen: int  # ops that take time, layer by layer and device by device
-    unique: int  # of these
-    wanted: int  # unique ones and the grid
-    left: int  # not measured: the budget was spent
+    Example:
+        outcome = profiler.run(budget=60, report=print)
+        print(outcome.wanted - outcome.left, outcome.failed)
+    """
+
+    seen: int  # ops that take time, over layers and devices
+    unique: int  # distinct ones among them
+    wanted: int  # distinct ones and the grid
+    left: int  # not measured within the budget
     collectives: int  # measured in this run
-    failed: list[str]  # a sentence each
+    failed: list[str]  # one sentence each
     seconds: float = 0.0
 
 
 def executor_name(truth: Truth | None) -> str:
-    """Returns what the times depend on besides the device."""
+    """Returns the conditions, besides the device, on which times depend."""
     if truth is not None:
         return f"emulated seed {truth.seed} spread {truth.spread:g}"
     return f"aten {torch.__version__.split('+')[0]}"
 
 
 def pieces_of(cluster: Cluster) -> list[int]:
-    """Returns into how many shards ops are cut for the grid: powers of two until the share of the
-    slowest of very unequal devices."""
+    """Returns the numbers of shards of ops in the grid: powers of two, up to the share of the
+    slowest device of a very heterogeneous cluster."""
     pieces = [2]
     while pieces[-1] < min(2 * len(cluster.devices), 64):
         pieces.append(2 * pieces[-1])
@@ -74,10 +83,8 @@ def wanted_ops(
     optimizer: Optimizer | None = None,
     grid: bool = True,
 ) -> _core.WantedOps:
-    """Returns the ops to measure: those of the plans first, then the whole graphs, then a grid.
-
-    Without plans those of data parallelism at `global_batch` rows are taken.
-    """
+    """Returns the ops to measure: first those of the plans, then the whole graphs, then a grid.
+    Without plans the ops are those of data parallelism at `global_batch` rows."""
     wanted = _core.WantedOps(cluster)
     for graph in graphs:
         rule = (optimizer or AdamW()).core(graph.core)
@@ -124,12 +131,16 @@ def _simple_plans(
 
 
 class Profiler:
-    """Measures in rounds, and saves after each: what is measured is never lost.
+    """Measures in rounds, and saves after each round.
 
-    `truth`: of emulated devices; None: the devices here are measured, `device` in a single process,
-    as those of `kind` in the cluster. `resume` keeps what `output` has. `window`: each time is the
-    median of means over so many seconds, 0 of single runs. `busy`: the seconds that devices compute
-    before each collective.
+    `truth`: that of emulated devices. Without it the devices here are measured: in a single process
+    `device`, as the type `kind` of the cluster. `resume` keeps the content of `output`. `window`:
+    each time is the median of means over this many seconds, or of single runs for 0. `busy`:
+    seconds that devices compute before each collective.
+
+    Example:
+        profiler = Profiler([graph], cluster, "profile.json", kind="A100-40GB")
+        outcome = profiler.run(budget=600, report=print)
     """
 
     def __init__(
@@ -187,7 +198,7 @@ class Profiler:
 
     def run(self, budget: float | None, report: Report) -> Outcome:
         """Measures until all is done or `budget` seconds have passed."""
-        self._save(always=True)  # an output that cannot be written is found before hours are spent
+        self._save(always=True)  # fails early if the output cannot be written
         begin = time.monotonic()
         end = begin + budget if budget is not None else float("inf")
         outcome = Outcome(self._session.seen, self._session.unique, self._session.wanted, 0, 0, [])
@@ -198,7 +209,7 @@ class Profiler:
                 self._real(end, outcome, report)
         finally:
             self._save(always=True)
-        # Some of PyTorch's errors have a trace of the stack behind the first line.
+        # Some errors of PyTorch have a stack trace after the first line.
         own = [sentence.partition("\n")[0] for sentence in self._session.failed]
         elsewhere = self._failed_elsewhere(own)
         outcome.failed = own + elsewhere
@@ -262,7 +273,7 @@ class Profiler:
             self._real_collectives(end, outcome, report)
 
     def _share(self) -> tuple[int, int]:
-        """Devices of a kind divide its ops among themselves."""
+        """Returns the share of this device: devices of one type divide its ops."""
         if self._job is None:
             return 0, 1
         same = [
@@ -280,7 +291,7 @@ class Profiler:
                 self._session.add(text, f"rank {rank}")
 
     def _failed_elsewhere(self, own: list[str]) -> list[str]:
-        """Returns what other processes could not measure, each op once."""
+        """Returns the ops that other processes failed to measure, each once."""
         if self._job is None:
             return []
         everybody = {each for told in exchange.values(own) for each in told}
@@ -312,6 +323,6 @@ def _open(name: str) -> _runtime.RealDevice:
     try:
         torch.zeros(1, device=name)
         return _runtime.RealDevice(name)
-    except (RuntimeError, AssertionError) as error:  # the latter: PyTorch is without CUDA
+    except (RuntimeError, AssertionError) as error:  # the latter if PyTorch lacks CUDA
         reason = str(error).splitlines()[0]
         raise ValueError(f"--device: found {name!r}, which cannot be used: {reason}") from None
