@@ -1,4 +1,4 @@
-"""Medley trains one PyTorch model on all the accelerators somebody has.
+"""Medley trains one PyTorch model on heterogeneous GPUs and CPUs.
 
 graph = medley.capture(model, example_batch)
 plan = medley.plan(graph, cluster="cluster.yaml", global_batch=256)
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Loaded when first used: most verbs of the command line need no PyTorch.
+# Modules are loaded at first use: most verbs of the command line need no PyTorch.
 _EXPORTS = {
     "Adafactor": "optimizer",
     "AdamW8bit": "optimizer",
@@ -106,11 +106,11 @@ _EXPORTS = {
     "warmup_stable_decay": "schedules",
 }
 __all__ = sorted(_EXPORTS)
-_MODULES = ("optimizer",)  # of which users name functions
+_MODULES = ("optimizer",)  # users name functions of these
 
 
 class _Package(ModuleType):
-    """Importing the submodules `medley.capture` and `medley.plan` does not hide the functions."""
+    """Keeps the functions `capture` and `plan` visible after their submodules are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _EXPORTS and isinstance(value, ModuleType)):

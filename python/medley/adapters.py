@@ -1,5 +1,4 @@
-"""Adapters of the package peft (LoRA and its like): what of a model is one, and the files that peft
-reads."""
+"""Adapters of the package peft, such as LoRA, and the files that peft reads."""
 
 from __future__ import annotations
 
@@ -21,11 +20,9 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 
 def with_lora(model: nn.Module, text: str) -> nn.Module:
-    """Returns a model with LoRA as peft adds it: of "r=16,targets=q_proj,v_proj,alpha=32". The
-    targets are those that peft has for the model unless they are given; alpha is r.
-
-    Raises ValueError for what is none of these.
-    """
+    """Returns a model with LoRA layers of peft, from a text such as
+    "r=16,targets=q_proj,v_proj,alpha=32". The default targets are those that peft has for the
+    model; the default alpha is r. Raises ValueError for an unknown field or value."""
     if importlib.util.find_spec("peft") is None:
         raise ValueError("--lora: needs a package: pip install peft")
     import peft
@@ -47,7 +44,7 @@ def with_lora(model: nn.Module, text: str) -> nn.Module:
 
 
 def _lora_fields(text: str) -> dict[str, str]:
-    """Returns {"r": "16", "targets": "q_proj,v_proj"}: what has no "=" goes on with the item before
+    """Returns {"r": "16", "targets": "q_proj,v_proj"}. An item without "=" extends the value before
     it."""
     fields: dict[str, str] = {}
     last = ""
@@ -69,7 +66,7 @@ def _rank(name: str, text: str) -> int:
 
 
 def check_adapted(model: nn.Module) -> None:
-    """Raises ValueError for a model that has no adapter of peft."""
+    """Raises ValueError if the model has no adapter of peft."""
     model, _ = unwrapped(model)
     if not hasattr(model, "peft_config") or importlib.util.find_spec("peft") is None:
         raise ValueError(
@@ -84,8 +81,8 @@ def trained_names(model: nn.Module) -> set[str]:
 
 
 def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Writes the active adapter of a model, with the values that `tensors` has by name in place of
-    the model's: adapter_model.safetensors, whole or not at all, and adapter_config.json."""
+    """Writes the active adapter of a model with the values of `tensors` in place of the model's.
+    Writes adapter_model.safetensors, atomically, and adapter_config.json."""
     import peft
 
     found: Any = unwrapped(model)[0]
@@ -99,11 +96,11 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
     config, base = copy.copy(found.peft_config[active]), found.get_base_model()
     config.inference_mode = True
     for name, value in vars(config).items():
-        if isinstance(value, set):  # whose order is another one in every process
+        if isinstance(value, set):  # the order of a set differs between processes
             setattr(config, name, sorted(value))
     if config.base_model_name_or_path is None:
         config.base_model_name_or_path = vars(base).get("name_or_path") or None
-    # Without a task peft.AutoPeftModel finds the class of the model by these.
+    # Without a task, peft.AutoPeftModel finds the class of the model by these fields.
     kind = type(base)
     mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
     try:
@@ -116,7 +113,7 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
 
 @contextlib.contextmanager
 def _given(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside the block the model has these values; they need not be where its own are."""
+    """Gives the model these values inside the block. They may be on another device than its own."""
     places = tensors_of(model)
     before = {name: places[name].data for name in tensors}
     try:

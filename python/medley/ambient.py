@@ -1,5 +1,4 @@
-"""The state that a script sets around its own ops: gradients, autocast, devices, the mode of a
-model."""
+"""The state that a script sets around its ops: gradients, autocast, devices, mode of the model."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ _AUTOCAST = ("cpu", "cuda")
 
 @contextlib.contextmanager
 def own_state() -> Iterator[None]:
-    """Sets the state that the package needs inside the block, and puts the caller's back after it:
-    gradients, no inference mode, no autocast, no anomaly detection, the cpu as the default device,
-    no oneDNN, any algorithm. The default dtype stays the caller's, because the model reads it."""
+    """Sets the state that the package needs inside the block, and restores the caller's after it.
+    Gradients are on; inference mode, autocast, anomaly detection, oneDNN and deterministic
+    algorithms are off; the default device is the CPU. The default dtype stays the caller's: the
+    model reads it."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with contextlib.ExitStack() as stack:
@@ -26,7 +26,7 @@ def own_state() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(torch.device("cpu"))
-        # An LSTM is one op of oneDNN, and many once it is traced.
+        # oneDNN runs an LSTM as one op. Tracing splits it into many.
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
@@ -37,13 +37,13 @@ def own_state() -> Iterator[None]:
 
 
 def is_autocast() -> bool:
-    """Returns whether the caller has set autocast for a device."""
+    """Returns whether the caller has enabled autocast on any device."""
     return any(torch.is_autocast_enabled(device) for device in _AUTOCAST)
 
 
 @contextlib.contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Every module is in train or eval mode inside the block, and as it was behind it."""
+    """Sets every module to train or eval mode inside the block, and restores its mode after it."""
     before = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -54,5 +54,5 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 def in_eval_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Every module is in eval mode inside the block, and as it was behind it."""
+    """Sets every module to eval mode inside the block, and restores its mode after it."""
     return in_mode(model, False)

@@ -1,4 +1,4 @@
-"""What `Trainer.fit` tells: a bar, TensorBoard, Weights & Biases, or your own."""
+"""Callbacks of `Trainer.fit`: a progress bar, TensorBoard, Weights & Biases, or your own."""
 
 from __future__ import annotations
 
@@ -13,32 +13,43 @@ from medley.metrics import Metrics, scalars_of
 if TYPE_CHECKING:
     from medley.trainer import Trainer
 
-WAITS = 0.1  # of the step: below, nobody holds the others up
+WAITS = 0.1  # share of the step; below it no device is reported as the slowest
 
 
 class Callback:
-    """Is told what happens, in the process that speaks for all; what a subclass leaves out is not
-    asked for. Each step is told once, also where steps are made again after a loss."""
+    """Receives training events in the first process. Override only the methods you need.
+
+    Each step is reported once, even if a node loss repeats it.
+
+    Example:
+        class Best(medley.Callback):
+            def evaluated(self, steps, found):
+                print(steps, found["loss"])
+    """
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:
-        """Training begins, or goes on in this process; it is to have so many steps, if known."""
+        """Training begins or resumes in this process. `steps` is the total number, if known."""
 
     def step(self, metrics: Metrics) -> None:
-        """A step is done."""
+        """One step is complete."""
 
     def waits(self, devices: Mapping[str, float]) -> None:
-        """The share of this step or the one before in which each device waited for others; now and
-        then, before `step`."""
+        """Reports the share of this step or the one before in which each device was idle. Called at
+        some steps, before `step`."""
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        """`Trainer.evaluate` has found this after so many steps."""
+        """`Trainer.evaluate` returned `found` after this many steps."""
 
     def end(self) -> None:
-        """Training has ended, or was stopped."""
+        """Training ended or was stopped."""
 
 
 class TensorBoard(Callback):
-    """Writes scalars for TensorBoard, which has to be installed."""
+    """Writes scalars for TensorBoard, which must be installed.
+
+    Example:
+        trainer.fit(loader, epochs=3, callbacks=[medley.TensorBoard("runs/1")])
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:
@@ -50,27 +61,31 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:
-        """Opens a file."""
+        """Opens the event file."""
         self._writer = self._make()
 
     def step(self, metrics: Metrics) -> None:
-        """Writes what a step gives."""
+        """Writes the scalars of a step."""
         for name, value in scalars(metrics).items():
             self._writer.add_scalar(f"train/{name}", value, metrics.step)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        """Writes what was found."""
+        """Writes the values of an evaluation."""
         for name, value in found.items():
             self._writer.add_scalar(f"eval/{name}", value, steps)
 
     def end(self) -> None:
-        """Closes the file."""
+        """Closes the event file."""
         if self._writer is not None:
             self._writer.close()
 
 
 class WandB(Callback):
-    """Logs to Weights & Biases, which has to be installed; takes what `wandb.init` takes."""
+    """Logs to Weights & Biases, which must be installed. Takes the arguments of `wandb.init`.
+
+    Example:
+        trainer.fit(loader, epochs=3, callbacks=[medley.WandB(project="medley")])
+    """
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -86,12 +101,12 @@ class WandB(Callback):
         self._run = self._wandb.init(**self._options)
 
     def step(self, metrics: Metrics) -> None:
-        """Logs what a step gives."""
+        """Logs the scalars of a step."""
         found = {f"train/{name}": value for name, value in scalars(metrics).items()}
         self._run.log(found, step=metrics.step)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        """Logs what was found, with the step before."""
+        """Logs the values of an evaluation, with the step before."""
         self._run.log({f"eval/{name}": value for name, value in found.items()}, step=steps - 1)
 
     def end(self) -> None:
@@ -101,8 +116,12 @@ class WandB(Callback):
 
 
 class Progress(Callback):
-    """A bar, or every `every` steps a line: loss, tokens/s of each kind of device, and which device
-    the others wait for."""
+    """Shows a bar, or a line every `every` steps: loss, tokens/s per device type, and the slowest
+    device.
+
+    Example:
+        trainer.fit(loader, epochs=3, callbacks=[medley.Progress(every=50)])
+    """
 
     def __init__(self, every: int = 10) -> None:
         self.every = every
@@ -113,7 +132,7 @@ class Progress(Callback):
         self._task: Any = None
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:
-        """Draws the bar where a terminal is."""
+        """Draws the bar if stderr is a terminal."""
         self._kinds, self._steps = trainer.shares_of_kinds(), steps
         if sys.stderr.isatty():
             from rich.console import Console
@@ -130,7 +149,7 @@ class Progress(Callback):
             self._task = self._bar.add_task("", total=steps)
 
     def step(self, metrics: Metrics) -> None:
-        """Shows what a step gives."""
+        """Shows the values of a step."""
         done = metrics.step + 1
         text = self._text(metrics)
         if self._bar is not None:
@@ -139,15 +158,15 @@ class Progress(Callback):
             self._say(f"step {done}{f'/{self._steps}' if self._steps else ''}: {text}")
 
     def waits(self, devices: Mapping[str, float]) -> None:
-        """Notes who holds the others up."""
+        """Stores the device that the others wait for."""
         self._held_up = holds_up(devices)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        """Shows what was found."""
+        """Shows the values of an evaluation."""
         self._say(f"after {steps}: " + ", ".join(f"{n} {value:.4g}" for n, value in found.items()))
 
     def end(self) -> None:
-        """Leaves the bar as it is."""
+        """Leaves the bar on the screen."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -167,7 +186,7 @@ class Progress(Callback):
 
 
 def holds_up(devices: Mapping[str, float]) -> str:
-    """Returns which device the others wait for, in words; "" if they hardly wait."""
+    """Returns a text naming the device that the others wait for, or "" if they are hardly idle."""
     if len(devices) < 2:
         return ""
     last = min(devices, key=lambda name: devices[name])
@@ -178,6 +197,6 @@ def holds_up(devices: Mapping[str, float]) -> str:
 
 
 def scalars(metrics: Metrics) -> dict[str, float]:
-    """Returns the numbers of a step, by name."""
+    """Returns the scalars of a step by name."""
     names = ("loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "waiting")
     return {name: getattr(metrics, name) for name in names} | scalars_of(metrics.outputs)

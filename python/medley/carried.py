@@ -1,4 +1,4 @@
-"""State of each row that a step gives to the next: buffers with the rows of the whole batch."""
+"""State per row that one step gives to the next: buffers with the rows of the whole batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def held_types(types: Types, carry: Collection[str], rows: int) -> dict[Any, Any]:
-    """Returns the types of what a run of so many rows has, of those of its graph: the inputs of the
-    batch that are carried are buffers."""
+    """Returns the types of the tensors of a run of `rows` rows, from those of its graph. Carried
+    inputs of the batch become buffers."""
     found = dict(types)
     for name in carry:
         dtype, shape = found.pop(("batch", name))
@@ -30,7 +30,7 @@ def held_types(types: Types, carry: Collection[str], rows: int) -> dict[Any, Any
 
 
 def zeros(types: Types) -> dict[str, Tensor]:
-    """Returns the first values of the carried buffers among these."""
+    """Returns the initial values of the carried buffers among `types`."""
     return {
         name: torch.zeros(sizes_of(shape), dtype=dtype)
         for (kind, name), (dtype, shape) in types.items()
@@ -39,7 +39,7 @@ def zeros(types: Types) -> dict[str, Tensor]:
 
 
 def require_without(batch: Any, carry: Collection[str]) -> None:
-    """Raises ValueError for a batch of a step with a value that steps carry."""
+    """Raises ValueError if a batch of a step has a value that steps carry."""
     if carry and not isinstance(batch, UnreadBatch):
         for name in sorted(set(carry) & entries(batch).keys()):
             raise ValueError(
@@ -49,8 +49,8 @@ def require_without(batch: Any, carry: Collection[str]) -> None:
 
 
 def with_zeros(batch: Any, graph: Graph, inputs: Inputs) -> Any:
-    """Returns what the model is called with: a batch, and zeros for what is carried among the
-    inputs of its graph. Inputs by position are those behind the batch's."""
+    """Returns the arguments of the model: a batch, and zeros for the carried inputs of its graph.
+    Carried positional inputs follow those of the batch."""
     missing = [name for name in graph.carry if name not in entries(batch)]
     if not missing:
         return batch
@@ -64,7 +64,7 @@ def with_zeros(batch: Any, graph: Graph, inputs: Inputs) -> Any:
 
 def checked(values: Mapping[str, Tensor], types: Types) -> dict[str, Tensor]:
     """Returns values of carried inputs by the names of their buffers. Raises ValueError for other
-    names, shapes and types."""
+    names, shapes or types."""
     found = zeros(types)
     for name, value in values.items():
         key = f"{CARRIED}{name}"

@@ -1,8 +1,6 @@
-"""Checkpoints: everything a run is, written beside training and read under any plan.
-
-The format is docs/formats/checkpoint.md. Each process writes the files of its own devices; the
-first one says when all are there, and so when the checkpoint is complete.
-"""
+"""Checkpoints: the state of a run, written in parallel with training and readable under any plan.
+The format is docs/formats/checkpoint.md. Each process writes the files of its own devices. The
+first process marks the checkpoint complete once all files exist."""
 
 from __future__ import annotations
 
@@ -33,18 +31,18 @@ from medley.run.patience import say
 from medley.whole_tensors import DTYPES
 
 _Read = TypeVar("_Read")
-# A run, what it finds in a checkpoint, and with what the names of its state begin there.
+# A run, the values that it reads from a checkpoint, and the prefix of the names of its state there.
 Wanted = tuple[_runtime.Run, _core.Manifest, str]
 _LOOK_AGAIN_SECONDS = 0.005
-_DYING_SECONDS = 10.0  # that a process which was lost may still hold a lock
+_DYING_SECONDS = 10.0  # how long a lost process may still hold a lock
 _CONTAINER = Path("/sys/fs/cgroup")
-_locks: dict[str, int] = {}  # descriptors, by what this process has locked
+_locks: dict[str, int] = {}  # descriptors by locked path
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read: where it is, how many steps it has done, and where in the data
-    the next one is."""
+    """A checkpoint that was read: its path, its number of steps, and the position of its next step
+    in the data."""
 
     path: str
     step: int
@@ -54,12 +52,12 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """How a checkpoint is written, and what stays of those of its folder: the newest so many, and
+    """How a checkpoint is written, and which ones of its folder are kept: the newest `keep`, and
     those whose step is a multiple of `keep_every`."""
 
     keep: int = 3
     keep_every: int = 0
-    spread: float = 0.0  # seconds that it takes beside training, or more if it needs more
+    spread: float = 0.0  # seconds over which the writing is spread, or more if needed
 
     def __post_init__(self) -> None:
         if self.keep < 1 or self.keep_every < 0:
@@ -72,7 +70,7 @@ class Saving:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that a checkpoint names."""
+    """Returns the versions recorded in a checkpoint."""
     return {"medley": medley.__version__, "torch": str(torch.__version__)}
 
 
@@ -96,16 +94,16 @@ class _Save:
     folder: str
     state: dict[str, Any]
     saving: Saving
-    key: str  # of what the processes tell each other about it
+    key: str  # names its messages between processes
     deals: list[_core.Deal]
-    writers: list[_runtime.StateWriter]  # until this process has told what it wrote
-    is_beside: bool  # nobody waits for it
+    writers: list[_runtime.StateWriter]  # until this process has reported its files
+    is_beside: bool  # training runs meanwhile
     told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
     commit: Future[str] | None = None
 
 
 class Saver:
-    """Writes checkpoints of a run beside its training, one at a time."""
+    """Writes checkpoints of a run in parallel with its training, one at a time."""
 
     def __init__(self, run: _runtime.Run, program: _core.Program, job: Job | None) -> None:
         self._run = run
@@ -113,21 +111,21 @@ class Saver:
         self._job = job
         self._deal: _core.Deal | None = None
         self._save: _Save | None = None
-        self._waits: _Save | None = None  # for the first process to say that it is complete
+        self._waits: _Save | None = None  # until the first process reports it complete
         self._pool: ThreadPoolExecutor | None = None
-        self._saved: int | None = None  # steps done in the last one that is complete
+        self._saved: int | None = None  # steps done in the newest complete one
 
     @property
     def safe_step(self) -> int | None:
-        """Steps done in what a run may have to go back to: a complete checkpoint or, where this
-        process knows of none, the one that is being written."""
+        """Returns the steps of the checkpoint to which a run may return: a complete one or, if this
+        process knows of none, the one being written."""
         if self._saved is not None or self._save is None:
             return self._saved
         return int(self._save.state["step"])
 
     @property
     def deal(self) -> _core.Deal:
-        """Who writes what."""
+        """Returns the write plan: which process writes which values."""
         if self._deal is None:
             self._deal = _core.Deal(self._program)
         return self._deal
@@ -140,11 +138,9 @@ class Saver:
         is_beside: bool = True,
         parts: Sequence[Part] = (),
     ) -> str:
-        """Lets a checkpoint of the state as it is now be written; waits for the one before.
-
-        Returns why it cannot, "" if it can. In a job all processes call it. `parts`: of several
-        runs that are saved as one; none: all of the only run.
-        """
+        """Starts writing a checkpoint of the current state, after the one before has ended. Returns
+        the reason why it cannot, or "". In a job all processes call it. `parts` are those of
+        several runs saved as one; if empty, the only run is saved whole."""
         self.wait()
         parts = parts or [Part(self._run, self.deal)]
         step = state["step"]
@@ -168,7 +164,8 @@ class Saver:
         return error
 
     def beside(self) -> list[Any] | None:
-        """Returns what is being written beside training: folder, steps, saving and data."""
+        """Returns the checkpoint that is being written in the background: folder, steps, saving and
+        data."""
         save = self._save or self._waits
         if save is None or not save.is_beside:
             return None
@@ -176,8 +173,8 @@ class Saver:
         return [save.folder, save.state["step"], saving, save.state["data"]]
 
     def close(self) -> None:
-        """Lets go of a checkpoint that not all can complete any more, and which the next one
-        removes; what is being completed becomes complete."""
+        """Completes a checkpoint whose files all exist. Gives up one that some processes cannot
+        complete; the next one removes its files."""
         save, self._save = self._save, None
         for writer in [] if save is None else save.writers:
             writer.abandon()
@@ -185,11 +182,11 @@ class Saver:
             save.commit.result()
 
     def forget(self) -> None:
-        """The run goes back to nothing that was saved so far."""
+        """Marks all saved checkpoints as unusable for returning to an earlier step."""
         self._saved = None
 
     def poll(self) -> None:
-        """Lets what is being written go on. Waits for nothing."""
+        """Advances the write in progress without blocking."""
         save = self._save
         if save is None:
             return
@@ -199,8 +196,8 @@ class Saver:
             save.commit = self._pool.submit(self._complete, save)
 
     def wait(self) -> str:
-        """Waits until nothing is being written. Returns why the last checkpoint is not complete, ""
-        if it is."""
+        """Waits until no write is in progress. Returns the reason why the last checkpoint is
+        incomplete, or ""."""
         save = self._save
         if save is None:
             return ""
@@ -216,7 +213,8 @@ class Saver:
         return error
 
     def leave(self) -> None:
-        """The trainer is gone: completes what is being written, with others at the end."""
+        """Completes the write in progress when the trainer is deleted, with the other processes at
+        exit."""
         if self._job is None:
             self.wait()
         elif self._save is not None:
@@ -224,7 +222,7 @@ class Saver:
 
     def _verdict(self, save: _Save) -> str:
         if self._is_first:
-            # At the end of a program there are no new threads.
+            # No thread can start while the program exits.
             error = self._complete(save) if save.commit is None else save.commit.result()
             if self._job is not None:
                 exchange.store().set(f"{save.key}/verdict", f"-{error}")
@@ -245,7 +243,7 @@ class Saver:
 
     @property
     def _may_have_lost(self) -> bool:
-        """Whether a lost process may have saved before this one."""
+        """Returns whether a lost process may have saved before this one."""
         if self._job is None or not self._job.elastic:
             return False
         return elastic.member().epoch > 0
@@ -262,7 +260,7 @@ class Saver:
         return data.decode()
 
     def _tell_when_done(self, save: _Save) -> None:
-        """Tells the first process what this one has written."""
+        """Reports the files that this process has written to the first process."""
         if not save.writers or not all(writer.is_done for writer in save.writers):
             return
         text = _written(save)
@@ -284,7 +282,8 @@ class Saver:
         return True
 
     def _complete(self, save: _Save) -> str:
-        """Makes a checkpoint of the files that all have written; returns why it cannot."""
+        """Completes a checkpoint from the files of all processes. Returns the reason why it cannot,
+        or ""."""
         step = save.state["step"]
         told = [json.loads(save.told[rank]) for rank in sorted(save.told)]
         error = next((each["error"] for each in told if each["error"]), "")
@@ -308,19 +307,20 @@ class Saver:
         return error
 
     def _note(self, folder: str, step: int) -> None:
-        """Says before older ones go that the run may go back to this one."""
+        """Publishes the checkpoint as one to return to, before older ones are removed."""
         if self._job is not None and self._job.elastic:
             path = _core.checkpoint_folder(folder, step).removesuffix(".tmp")
             epochs.note_checkpoint(exchange.store(), path, step)
 
 
 def available_memory() -> float:
-    """Returns the bytes that this machine still has, or that a container leaves this process."""
+    """Returns the free bytes of this machine, or of its container if that has fewer."""
     room = math.inf
     with contextlib.suppress(OSError, ValueError):
-        limit = int((_CONTAINER / "memory.max").read_text())  # "max" is no number: no limit
+        limit = int((_CONTAINER / "memory.max").read_text())  # "max" means no limit
         used = int((_CONTAINER / "memory.current").read_text())
-        room = limit - used + _fields(_CONTAINER / "memory.stat")["file"]  # of which files go first
+        # the cache of files is reclaimed first
+        room = limit - used + _fields(_CONTAINER / "memory.stat")["file"]
     with contextlib.suppress(OSError):
         room = min(room, 1024 * _fields(Path("/proc/meminfo"))["MemAvailable:"])
     return room
@@ -332,7 +332,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 def _written(save: _Save) -> str:
     files: list[tuple[int, str, int, str]] = []
-    before = 0  # writers of the runs before
+    before = 0  # writers of earlier runs
     try:
         for writer, deal in zip(save.writers, save.deals, strict=True):
             files += [(before + n, name, size, sum_) for n, name, size, sum_ in writer.finish()]
@@ -343,7 +343,7 @@ def _written(save: _Save) -> str:
 
 
 def _open_folder(folder: str, step: int, patience: float) -> bytes:
-    """Makes room for a checkpoint; returns why it cannot."""
+    """Prepares the folder of a checkpoint. Returns the reason why it cannot, or b""."""
     try:
         make_folder(folder)
         _lock(folder, patience)
@@ -355,8 +355,8 @@ def _open_folder(folder: str, step: int, patience: float) -> bytes:
 
 
 def _lock(folder: str, patience: float = 0.0) -> None:
-    """Raises ValueError if another process saves to a folder, which has so many seconds to end; the
-    lock ends with it."""
+    """Locks a folder until this process ends. Raises ValueError if another process saves to it and
+    does not end within `patience` seconds."""
     path = str(Path(folder, ".lock").resolve())
     if path in _locks:
         return
@@ -385,7 +385,7 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks
+        pass  # this file system has no locks
     return True
 
 
@@ -401,12 +401,10 @@ def load(
     exact: bool,
     parameters_only: bool,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
-    """Gives runs what they have of the newest checkpoint in a folder that is whole, or of the
-    folder itself if it is one, after so many steps; None where there is none at all.
-
-    Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
-    `exact`ly the newest, and if all are damaged.
-    """
+    """Reads the newest whole checkpoint of a folder, or the folder itself if it is one, into runs
+    that have done `done` steps. Returns None if there is no checkpoint. Raises ValueError if the
+    checkpoint is of another model or optimizer, if the newest one is damaged and `exact` is set, or
+    if all are damaged."""
     found = candidates(job, folder)
 
     def note(path: str, step: int) -> None:
@@ -422,7 +420,7 @@ def load(
 
 
 def require_kind(path: str, manifest: _core.Manifest, expected: str) -> None:
-    """Raises ValueError if a checkpoint has the state of another kind of optimizer."""
+    """Raises ValueError if a checkpoint has the state of another type of optimizer."""
     kind = manifest.optimizer.get("kind", "none")
     if kind != expected:
         raise ValueError(
@@ -440,10 +438,10 @@ def read_newest(
     exact: bool = False,
     parameters_only: bool = False,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
-    """Gives runs what they have of the newest checkpoint that is whole, of those that were found
-    (path, step, whether it is complete), newest first, of which each is `note`d before it is read;
-    `wanted` returns the runs, each with what it finds in a checkpoint. A process without a device
-    of the plan has none: it hears what the others find."""
+    """Reads the newest whole checkpoint among `found`: (path, step, is complete), newest first.
+    Calls `note` before each is read. `wanted` returns the runs, each with the values that it reads
+    from a checkpoint. A process without a device of the plan has no run and receives the results of
+    the others."""
     last = ""
     for path, _, is_complete in found:
         if last:
@@ -462,7 +460,7 @@ def read_newest(
 
 
 def has_checkpoint(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a checkpoint or has any."""
+    """Returns whether a folder is a checkpoint or contains one."""
     return Path(folder, "COMMIT").exists() or bool(_core.find_checkpoints(os.fspath(folder)))
 
 
@@ -479,18 +477,22 @@ def newest_complete(folder: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StoredValue:
-    """A value of a complete checkpoint."""
+    """A value of a complete checkpoint.
 
-    kind: str  # parameter, buffer or state
-    name: str  # of the model; of a state "<moment>:<parameter>"
+    Example:
+        for value in stored_values(newest_complete("runs/1")):
+            print(value.kind, value.name, value.read().shape)
+    """
+
+    kind: str  # "parameter", "buffer" or "state"
+    name: str  # name in the model; for state "<moment>:<parameter>"
     dtype: torch.dtype
     shape: list[int]
-    read: Callable[[], Tensor]  # all of it
+    read: Callable[[], Tensor]  # reads the whole value
 
 
 def stored_values(path: str) -> list[StoredValue]:
-    """Returns the values of a complete checkpoint. Raises ValueError naming the file if it is not
-    itself."""
+    """Returns the values of a complete checkpoint. Raises ValueError naming a damaged file."""
     manifest = _core.Manifest.open(path)
 
     def value(kind: str, name: str, dtype: torch.dtype, shape: list[int]) -> StoredValue:
@@ -506,7 +508,7 @@ def stored_values(path: str) -> list[StoredValue]:
 
 
 def candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
-    """Returns (path, step, whether it is complete), newest first, as the first process sees it."""
+    """Returns (path, step, is complete), newest first, as seen by the first process."""
 
     def find() -> bytes:
         if Path(folder, "COMMIT").exists():
@@ -524,7 +526,7 @@ def _read(
     note: Callable[[str, int], None],
     parameters_only: bool,
 ) -> tuple[_core.Manifest | None, str]:
-    """Returns the manifest of what all processes have read, or what one of them has found."""
+    """Returns the manifest that all processes have read, or the first error among them."""
     manifest, error = _try(lambda: _core.Manifest.open(path))
     if manifest is not None:
         note(path, manifest.step)

@@ -1,4 +1,4 @@
-"""Clusters by the name of their file, with the device catalogue that comes with Medley."""
+"""Clusters by the name of their file, with the device catalogue of Medley."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def parse_cluster(text: str, file: str = "<text>") -> Cluster:
 
 
 def text_of(cluster: Cluster) -> str | None:
-    """Returns a text that describes a cluster, if this process has read one."""
+    """Returns a text that describes a cluster if this process has read one, else None."""
     return _texts.get(cluster.hash)
 
 
 def one_device(kind: str) -> str:
-    """Returns the cluster.yaml of one device of a kind of the catalogue."""
+    """Returns the cluster.yaml of one device of a type of the catalogue."""
     return (
         "format: medley-cluster\nversion: 1\n"
         f"nodes:\n  - {{name: a, count: 1, device: {kind}, devices_per_node: 1}}\n"
@@ -53,10 +53,10 @@ def one_device(kind: str) -> str:
 
 
 def kinds_meant(name: str) -> list[str]:
-    """Returns the kinds of the catalogue that a name written by a person or a driver means."""
+    """Returns the device types of the catalogue that match a name written by a user or a driver."""
     return _core.kinds_meant(name, catalogue())
 
 
 def near_kinds(name: str) -> list[str]:
-    """Returns the kinds of the catalogue whose names are like this one, which means none."""
+    """Returns the device types of the catalogue with names similar to this unknown one."""
     return _core.near_kinds(name, catalogue())

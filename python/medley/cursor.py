@@ -1,4 +1,4 @@
-"""Where training is in its data."""
+"""The position of training in its data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class Cursor(NamedTuple):
-    """Where the rows of the next step are: the number of its global batch within an epoch, and the
-    seed of the order."""
+    """The position of the next step: its global batch within an epoch, and the seed of the
+    order."""
 
     epoch: int
     batch: int

@@ -89,15 +89,14 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 def experts(
     x: Tensor, indices: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str
 ) -> Tensor:
-    """Sends each row of x to the experts that `indices` names; one op, which may be cut by experts.
-
-    Shapes as above. Under autocast x and the experts' weights are cast, as for a linear layer.
-    Raises ValueError for an activation that is none of ACTIVATIONS.
-    """
+    """Sends each row of x to the experts that `indices` names. It is one op, divisible by experts.
+    `x` is [n, h]; `indices` and `weights` are [n, k]; `gate_up` is [E, c * f, h] and `down` [E, o,
+    f]. Returns [n, o]. Under autocast x and the weights of the experts are cast, as for a linear
+    layer. Raises ValueError for an activation outside ACTIVATIONS."""
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"experts: unknown activation {activation!r}; expected one of {known}")
-    if torch.is_autocast_enabled(x.device.type):  # which does not know our ops
+    if torch.is_autocast_enabled(x.device.type):  # autocast does not cover our ops
         dtype = torch.get_autocast_dtype(x.device.type)
         x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
     return torch.ops.medley.experts(  # type: ignore[no-any-return]

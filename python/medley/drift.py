@@ -1,5 +1,4 @@
-"""How far a run is from what was predicted: times of ops from the profile's, of devices from the
-plan's."""
+"""Deviation of a run from its prediction: op times from the profile, device times from the plan."""
 
 from __future__ import annotations
 
@@ -12,27 +11,27 @@ from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.run import job
 
-DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
+DRIFT_LIMIT = 0.2  # relative deviation of op times from the profile
 
 
 class Drift(NamedTuple):
-    """How long ops of one class take on one kind of device, against what the profile says."""
+    """Op times of one class on one device type, relative to the profile."""
 
     kind: str
     ops: str  # class: "matmul", "memory", ...
-    ratio: float  # median of measured / predicted, by segment
-    predicted_ns: int  # of a step
+    ratio: float  # median of measured / predicted over segments
+    predicted_ns: int  # per step
     measured_ns: int
-    segments: int  # that the median is of
+    segments: int  # number of segments in the median
 
     @property
     def profile_again(self) -> bool:
-        """Whether the profile is of no more use."""
+        """Returns whether the deviation calls for a new profile."""
         return abs(self.ratio - 1) > DRIFT_LIMIT
 
 
 def report_drift(meter: _runtime.Drift, always: bool) -> None:
-    """Prints the drift; without `always` only if it is large."""
+    """Prints the drift; without `always` only if it exceeds the limit."""
     rows = [Drift(*row) for row in meter.rows()]
     if rows and (always or any(row.profile_again for row in rows)):
         print(f"measured against the profile:\n{meter.text()}", end="", file=sys.stderr, flush=True)
@@ -41,15 +40,15 @@ def report_drift(meter: _runtime.Drift, always: bool) -> None:
 def expected_nanoseconds(
     graph: _core.Graph, plan: _core.Plan, cluster: Cluster, profile: str, rule: _core.Optimizer
 ) -> dict[str, float]:
-    """Returns what each device is expected to compute in a step."""
+    """Returns the compute time per step that the plan expects of each device, in nanoseconds."""
     predicted: dict[str, Any] = _core.simulate_plan(graph, plan, cluster, profile, optimizer=rule)
     return {name: row["computes"] for name, row in predicted["devices"].items()}
 
 
 def comparable(devices: Sequence[str], cluster: Cluster, profile: str) -> dict[str, str]:
-    """Returns a word for each device: whether it is slow is asked among those of one word. Times of
-    kinds that were measured, and emulated ones, are comparable; those of data sheets only among
-    devices of one kind."""
+    """Returns a key for each device: devices of one key are compared to find slow ones. Measured
+    and emulated times are comparable across device types; times from data sheets only within one
+    type."""
     known = json.loads(profile)["ops"] if profile else {}
     kinds = {}
     for device in devices:

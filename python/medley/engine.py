@@ -1,4 +1,5 @@
-"""One objective at work: a model's graph and optimizer and, of the epoch of now, plan and run."""
+"""The engine of one objective: model graph, optimizer, and plan and run of the current
+generation."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ Value = TypeVar("Value")
 
 
 class OfEngine(Generic[Value]):
-    """An attribute of a trainer that its engine has."""
+    """An attribute of a trainer that is forwarded to its engine."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -51,16 +52,16 @@ class OfEngine(Generic[Value]):
 
 
 class Engine:
-    """Makes the steps of one objective, "" if it is the only one. It has no run before the first
-    epoch, nor while the plan uses no device of this process. `lead`: the engine whose run watches
-    over this one's."""
+    """Runs the steps of one objective, "" if it is the only one. It has no run before the first
+    generation, nor while the plan uses no device of this process. `lead` is the engine whose run
+    monitors the others."""
 
     name = ""
     run: Any = None
     program: _core.Program
     drift: _runtime.Drift | None = None
     _report: Callable[[], Any] | None = None
-    order: list[int] | None = None  # the ranks of the plan's devices, if not in order
+    order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
 
     def __init__(
         self,
@@ -87,13 +88,13 @@ class Engine:
         if machines is None:
             raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
         self.machines = machines
-        self.seed = seed  # of the first run
+        self.seed = seed  # seed of the first run
         self.is_elastic = this is not None and this.elastic
-        self.job = this  # of the epoch of now; None without a device of the plan
+        self.job = this  # job of the current generation; None without a device of the plan
         self.types = carried.held_types(
             whole_tensors.types_of(self.graph.core), self.graph.carry, self.plan.global_batch
         )
-        self.resets: dict[int, dict[str, Tensor]] = {}  # by the step that begins with these values
+        self.resets: dict[int, dict[str, Tensor]] = {}  # initial values, by step
         self._took = stragglers.Stopwatch()
         self._options: dict[str, Any] = {
             "seed": seed,
@@ -104,24 +105,25 @@ class Engine:
         self._lead = lead
         self._sizes: Sizes | None = None
         agree = None if this is None or lengths is None else exchange.largest
-        if self.graph.pictures is None:  # it was read from a file
+        if self.graph.pictures is None:  # the graph was read from a file
             pictures = pictures_in(model, self.types)
             self.graph = dataclasses.replace(self.graph, pictures=pictures)
         self.inputs = Inputs(self.types, lengths, agree, self.graph.pictures)
         self.evaluation = Evaluation(self)
 
-    # --- what it is made of, in every epoch ---
+    # --- its parts, in every generation ---
 
     def program_of(self, plan: Plan) -> _core.Program:
-        """Returns the program of a plan. In an elastic run the sum of the norm is its commit."""
+        """Returns the program of a plan. In an elastic run the all-reduce of the norm is its
+        commit."""
         rule = self.optimizer.core(self.graph.core, self.is_elastic)
         kept = self._options["keep_gradients"]
         return _core.Program(self.graph.core, plan.core, self.machines, rule, kept, self.is_elastic)
 
     def make_run(self, plan: Plan, program: _core.Program, this: Job | None) -> Any:
-        """Returns the run of this process, which has no values yet."""
+        """Returns the run of this process, without values."""
         options = self._options | devices.options(plan, program, self.machines, this)
-        if self._lead is not None:  # whose run watches over all
+        if self._lead is not None:  # its run monitors all others
             del options["membership"]
             if not exchange.is_same(program.hash()):
                 raise ValueError(
@@ -129,12 +131,12 @@ class Engine:
                     "model and plans in all"
                 )
         self._epoch = options.get("membership", {}).get("epoch", 0)
-        with connections.guarded():  # the one to the store
+        with connections.guarded():  # the connection to the store
             return _runtime.Run(program, self.machines, options)
 
     def open(self) -> None:
-        """Makes the first run. At the end it is said how far ops are from the profile, and which
-        devices of a job were slower than the plan expects."""
+        """Makes the first run. When it ends, op drift from the profile is printed, and the devices
+        of a job that were slower than the plan expects."""
         self.program = self.program_of(self.plan)
         self.run = self.make_run(self.plan, self.program, self.job)
         measured = "" if self._profile is None else read_text(self._profile)
@@ -162,22 +164,22 @@ class Engine:
         self.resets.clear()
 
     def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
-        """From now on it has these."""
+        """Replaces plan, program, run and job by these."""
         self.plan, self.program, self.run, self.job = plan, program, run, this
         self.drift = None
         self.evaluation.move()
 
     @property
     def ranks(self) -> tuple[int, int] | None:
-        """The number of this process among those that train now, and how many these are; None if
-        the plan of now does not use it."""
+        """Returns the number of this process among those that train and their count, or None if the
+        current plan does not use it."""
         if self.run is None:
             return None
         return (0, 1) if self.job is None else (self.job.rank, self.job.size)
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for all."""
+        """Returns whether this process is the first, which prints and reports."""
         return self.ranks is not None and self.ranks[0] == 0
 
     # --- steps ---
@@ -195,19 +197,20 @@ class Engine:
         scalars = self.optimizer.scalars(self.steps)
         with self._took.running():
             result = self.run.step(batch.tensors, scalars, self.steps, size)
-        if size == 0:  # as the plan expects
+        if size == 0:  # the planned size
             if self.drift is not None:
                 self.drift.add(self.run)
             self._took.add(result.nanoseconds[0] - result.waiting[0])
         return self.metrics(Given.of(result, self.graph.rows), result, batch.size)
 
     def finish_step(self, committed: float | None) -> Metrics:
-        """Makes the rest of a step behind its commit, which gave this."""
+        """Computes the rest of a step after its commit, which returned `committed`."""
         result = self.run.finish_step(committed)
         return self.metrics(Given.of(result, self.graph.rows), result)
 
     def metrics(self, given: Given, result: Any = None, size: Size | None = None) -> Metrics:
-        """Returns those of the step that is made now; `result`: of this process, if it has one."""
+        """Returns the metrics of the current step. `result` is that of this process, if it has
+        one."""
         seconds, shares = seconds_of(result), waiting_of(result)
         tokens = self.inputs.tokens(size or self.inputs.planned(self.plan.global_batch))
         rows = self.graph.rows
@@ -224,7 +227,7 @@ class Engine:
         )
 
     def reset(self) -> None:
-        """Gives the next step what it is to begin with, before that is read."""
+        """Sets the initial values of the next step before they are read."""
         if self.run is None or self.steps not in self.resets:
             return
         held = set(self.run.values)
@@ -233,17 +236,17 @@ class Engine:
                 self.run.load("buffer", name, value)
 
     def _sizes_now(self) -> Sizes:
-        if self._sizes is None or self._sizes.run is not self.run:  # of an earlier epoch
+        if self._sizes is None or self._sizes.run is not self.run:  # a run of an earlier generation
             rank = None if self.job is None else self.job.rank
             planned = self.inputs.planned(self.plan.global_batch)
-            # An engine ends, with what it saves, when its user lets go of it: nothing of it has it.
+            # A weak reference lets the engine, and the checkpoint being written, end with its
+            # trainer.
             at_length = functools.partial(Engine._program_at, weakref.proxy(self))
             self._sizes = Sizes(self.run, self.program, planned, rank, at_length)
         return self._sizes
 
     def _program_at(self, length: int, example: Any) -> _core.Program:
-        """Returns the program for sequences of this length, as a model that is captured with them
-        has it."""
+        """Returns the program for sequences of this length, captured from the model."""
         example = carried.with_zeros(example, self.graph, self.inputs)
         graph = capture_alike(self.model, example, self.graph, length)
         rule = self.optimizer.core(graph.core, self.is_elastic)
@@ -258,8 +261,8 @@ class Engine:
     # --- whole tensors ---
 
     def read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Returns copies of the tensors of a kind, all or those `among` the names; none where the
-        plan does not use this device."""
+        """Returns copies of the tensors of one kind, limited to the names `among` if given. Returns
+        none if the plan does not use this device."""
         if self.run is None:
             return {}
         return whole_tensors.read_kind(self.run, self.job, self.types, kind, among, self.together)
@@ -276,14 +279,15 @@ class Engine:
 
     @contextlib.contextmanager
     def together(self, call: str) -> Iterator[None]:
-        """Around what all processes of a job have to call: each hears from the others what they
-        are in, and a call that only some make ends the run."""
+        """Wraps a call that all processes of a job must make: each publishes its call, and a call
+        that only some make ends the run."""
         run = self.run if self._lead is None else self._lead.run
         with exchange.reordered(self.order), exchange.together(run, call):
             yield
 
     def in_first(self, write: Callable[[], None], doing: str) -> None:
-        """Lets the first process write; `doing` tells people what the others wait for."""
+        """Runs `write` in the first process. `doing` describes it in the messages of waiting
+        processes."""
 
         def make() -> bytes:
             write()
@@ -292,17 +296,17 @@ class Engine:
         make() if self.job is None else exchange.from_first(make, doing)
 
     def fail(self, cause: str) -> str:
-        """Ends the run on all devices; returns its first cause, which may be another's."""
+        """Ends the run on all devices. Returns its first cause, which may be on another device."""
         self._took.failed = True
         return str(self.run.fail(cause)) if self.run is not None else cause
 
     def finish(self) -> None:
-        """Tells the other devices that this one has nothing more to do."""
+        """Notifies the other devices that this one has finished."""
         self.evaluation.finish()
         if self.run is not None:
             self.run.finish()
 
     def report_slow(self) -> None:
-        """Says which devices of a job were slower than the plan expects."""
+        """Prints the devices of a job that were slower than the plan expects."""
         if self._report is not None:
             self._report()

@@ -1,4 +1,4 @@
-"""Evaluating on the devices of a plan: the model in eval mode, without gradients."""
+"""Evaluation on the devices of a plan: the model in eval mode, without gradients."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Sums:
-    """What the batches of an evaluation come to so far."""
+    """Running sums over the batches of an evaluation."""
 
     batches: int = 0
     rows: int = 0
-    values: dict[str, float] = dataclasses.field(default_factory=dict)  # of all rows
+    values: dict[str, float] = dataclasses.field(default_factory=dict)  # sum over all rows
 
     def add(self, rows: int, means: Mapping[str, float]) -> None:
-        """Adds a batch, of which `means` are over its rows."""
+        """Adds a batch of `rows` rows with these means."""
         self.batches += 1
         self.rows += rows
         for name, value in means.items():
             self.values[name] = self.values.get(name, 0.0) + rows * value
 
     def means(self) -> dict[str, float]:
-        """Returns those over all rows. Raises ValueError if there are none."""
+        """Returns the means over all rows. Raises ValueError if there are no rows."""
         if not self.rows:
             raise ValueError("evaluate: found no batch, expected one at least")
         return {name: value / self.rows for name, value in self.values.items()}
@@ -54,31 +54,33 @@ class Sums:
 
 @dataclasses.dataclass
 class _Begun:
-    """A run that evaluates, and what it reads of batches. `has_values`: those of the trainer."""
+    """A run that evaluates, with its reader of batches. `has_values`: it has the trainer's
+    values."""
 
     run: Any
     sizes: Sizes
     inputs: Inputs
-    carried: dict[str, Tensor]  # what rows have before the first batch
+    carried: dict[str, Tensor]  # initial carried values of the rows
     has_values: bool = False
 
 
 class Evaluation:
-    """Runs the forward phase for a trainer's run. Has no parameters of its own: between calls it
-    has none, and in one those of the run."""
+    """Runs the forward phase for a trainer's run. It has parameters only during a call: those of
+    the run."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine: Engine = weakref.proxy(engine)  # which has this one
-        self._captured = b""  # what all have of it
-        # By how many times the rows of the plan it takes at most.
+        self._engine: Engine = weakref.proxy(engine)  # owner of this object
+        self._captured = b""  # graph shared by all processes
+        # Runs by the factor between their rows and those of the plan.
         self._begun: dict[int, _Begun] = {}
-        self.lacking: list[tuple[str, str]] = []  # (kind, name) of what the training graph lacks
-        self.bring: Callable[[], None] = lambda: None  # gives the trainer's run what it lacks
-        self.fill: Callable[[Any], None] = lambda run: None  # gives a run what it lacks, if known
+        self.lacking: list[tuple[str, str]] = []  # (kind, name) missing in the training graph
+        self.bring: Callable[[], None] = lambda: None  # gives the trainer's run the missing values
+        # gives a run the missing values, if known
+        self.fill: Callable[[Any], None] = lambda run: None
 
     def means(self, batches: Iterable[Any]) -> dict[str, float]:
-        """Returns the means of loss and metrics over the rows of all batches, at the parameters of
-        now. Raises ValueError if there are none."""
+        """Returns the means of loss and metrics over the rows of all batches, at the current
+        parameters. Raises ValueError if there are no rows."""
         sums = Sums()
         try:
             for batch in batches:
@@ -89,8 +91,8 @@ class Evaluation:
         return sums.means()
 
     def add(self, sums: Sums, batch: Any) -> Given:
-        """Evaluates one batch, whose rows and means are added; returns what it gives. One of more
-        rows than the plan has is divided into more micro-batches."""
+        """Evaluates one batch, adds its rows and means to `sums`, and returns its results. A batch
+        of more rows than the plan's is divided into more micro-batches."""
         with self._reading():
             times = self._times(batch)
         if times not in self._begun:
@@ -118,7 +120,7 @@ class Evaluation:
         return found
 
     def outputs(self, batch: Any) -> dict[str, Any]:
-        """Returns what the model gives for one batch, by name."""
+        """Returns the outputs of the model for one batch, by name."""
         try:
             with self._engine.together("predict()"):
                 found = self.add(Sums(), batch)
@@ -127,44 +129,45 @@ class Evaluation:
         return {"loss": found.loss, **found.outputs}
 
     def _times(self, batch: Any) -> int:
-        """Returns the least power of two times the plan's rows that a batch fits in."""
+        """Returns the least power of two by which the plan's rows must be multiplied to fit a
+        batch."""
         rows = self._engine.inputs.rows(batch)
         return 1 << (max(1, -(-rows // self._engine.plan.global_batch)) - 1).bit_length()
 
     def told(self, batch: Any) -> str:
-        """Returns what has to be the same in all processes, of a batch of which each has all rows
-        or reads its own."""
+        """Returns a digest of the parts of a batch that must be identical in all processes. `batch`
+        has all rows in each process, or only its own."""
         with self._reading():
             most = self._times(batch) * self._engine.plan.global_batch
             return self._engine.inputs.told(batch, most)
 
     def drop_values(self) -> None:
-        """Lets go of the parameters."""
+        """Frees the parameters."""
         for begun in self._begun.values():
             if begun.has_values:
                 begun.run.drop_values()
                 begun.has_values = False
 
     def move(self) -> None:
-        """Under the next plan a run is made when it is needed."""
+        """Drops the runs of the old plan. A new run is made when it is needed."""
         self._begun = {}
 
     def abort(self, cause: str) -> None:
-        """Ends what its runs wait for, and all that they would; from any thread."""
+        """Aborts all current and future waits of its runs. May be called from any thread."""
         for begun in list(self._begun.values()):
             begun.run.abort(cause)
 
     def finish(self) -> None:
-        """Tells the other devices that this one evaluates no more."""
+        """Notifies the other devices that this one has finished evaluating."""
         for begun in self._begun.values():
             begun.run.finish()
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
-        """Around what is the script's own."""
+        """Returns a context around code of the script."""
         return elastic.of_script() if self._engine.is_elastic else contextlib.nullcontext()
 
     def _begin(self, batch: Any, times: int) -> _Begun:
-        """Makes the run for so many times the rows of the plan, with the first batch as an
+        """Makes the run for `times` times the rows of the plan, with the first batch as an
         example."""
         of, graph = self._engine, self._engine.graph
         if of.is_elastic:
@@ -176,7 +179,7 @@ class Evaluation:
         plan, program = lowered(of.plan, graph.core, forward.core, of.machines, times)
         made = _runtime.Run(program, of.machines, self._options(plan, program))
         if of.is_elastic:
-            exchange.check()  # whoever ends all waits may have come before the run
+            exchange.check()  # the call that aborts all waits may precede the run
         rows = times * of.plan.global_batch
         types = carried.held_types(whole_tensors.types_of(forward.core), graph.carry, rows)
         known = set(of.run.values)
@@ -193,10 +196,10 @@ class Evaluation:
 
     def _options(self, plan: Plan, program: _core.Program) -> dict[str, Any]:
         options = devices.options(plan, program, self._engine.machines, self._engine.job)
-        # It takes no time of the emulated devices.
+        # It takes no time on emulated devices.
         options |= {"emulation": {}, "seed": self._engine.run.seed}
         if self._engine.is_elastic:
-            # In an epoch the run that trains watches over the others, and this one is part of it.
+            # In a generation the training run monitors the others, and this run is part of it.
             del options["membership"]
             options["keep_undo"] = False
             if len(set(exchange.texts(program.hash()))) > 1:
@@ -217,8 +220,8 @@ class Evaluation:
 
 
 def is_batch(data: Any, names: Collection[str]) -> bool:
-    """Returns whether this is one batch, and not what yields some, such as a list of dicts, or one
-    of which nothing has the names of what the model takes. Raises ValueError for what is
+    """Returns whether `data` is one batch rather than an iterable of batches. A list of dicts is an
+    iterable, as is an object without the names of the model's arguments. Raises ValueError if it is
     neither."""
     if isinstance(data, list) and all(isinstance(each, Mapping) for each in data):
         return False
@@ -234,12 +237,12 @@ def is_batch(data: Any, names: Collection[str]) -> bool:
 def lowered(
     plan: Plan, training: _core.Graph, forward: _core.Graph, machines: Cluster, times: int = 1
 ) -> tuple[Plan, _core.Program]:
-    """Returns what a plan of the training graph says of the forward phase, and its program: where
-    weights are, who has which rows, where stages begin, and what ops divide as far as they are the
-    same. Each micro-batch is there so many `times`."""
-    rule = AdamW().core(forward)  # which updates nothing
-    # An op may divide what it does not have in eval mode: then what suits its operands. Metrics may
-    # be of all rows at once: then micro-batches are one.
+    """Returns the plan and the program of the forward phase, derived from a plan of the training
+    graph. It keeps the device mapping of weights and rows and the starts of stages, and the
+    division of ops that both graphs have. Each micro-batch occurs `times` times."""
+    rule = AdamW().core(forward)  # updates no parameter
+    # An op may divide a dim that it lacks in eval mode; its division is then derived from its
+    # operands. A metric may need all rows at once; there is then one micro-batch.
     ways = ((True, False), (False, False), (True, True), (False, True))
     errors = []
     for with_ops, whole in ways:
@@ -259,8 +262,8 @@ def plan_for(
     whole: bool,
     times: int = 1,
 ) -> Plan:
-    """Returns the plan for the forward phase, with or without the choices of ops;
-    `whole`: each pipeline has one micro-batch. The rows are so many `times` the plan's."""
+    """Returns the plan for the forward phase, with or without the choices of ops. `whole` gives
+    each pipeline one micro-batch. The rows are `times` times the plan's."""
     entries = plan.to_dict()
     entries["global_batch"] *= times
     for key in ("graph_hash", "bound", "owners"):
@@ -272,7 +275,7 @@ def plan_for(
         pipeline["microbatches"] = pipeline["microbatches"] * times
         if whole:
             pipeline["microbatches"] = [_joined(pipeline["microbatches"])]
-        begun = ""  # the op with which the stage before begins
+        begun = ""  # first op of the stage before
         for stage in pipeline["stages"]:
             for key in ("updates", "recompute"):
                 stage.pop(key, None)
@@ -289,7 +292,7 @@ def plan_for(
 
 
 def _joined(microbatches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the micro-batch of the rows of all."""
+    """Returns one micro-batch with the rows of all."""
     joined: dict[str, Any] = {"rows": sum(each["rows"] for each in microbatches)}
     lengths = [each["lengths"] for each in microbatches if "lengths" in each]
     if len(lengths) == len(microbatches):
@@ -298,7 +301,7 @@ def _joined(microbatches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _matching(choices: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Returns the entries whose key, in which `*` stands for any characters, is that of a name."""
+    """Returns the entries whose key matches one of `names`; `*` stands for any characters."""
     known = list(names)
     kept = {}
     for key, text in choices.items():
@@ -309,8 +312,8 @@ def _matching(choices: Mapping[str, str], names: Iterable[str]) -> dict[str, str
 
 
 def _first_of(name: str, order: Sequence[str], ops: Sequence[str], begun: str) -> str:
-    """Returns the op with which a stage begins: that of training, or the next one that there is. A
-    stage that has dropout only would be empty: it gets the op with which the next one begins."""
+    """Returns the first op of a stage: that of training, or the next one that exists. An otherwise
+    empty stage, such as one with only dropout, gets the first op of the next stage."""
     known = set(ops)
     begin = order.index(name) if name in order else len(order)
     if begun:

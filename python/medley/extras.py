@@ -1,8 +1,6 @@
-"""Verbs and models of packages above the public API, found by name.
-
-No module of Medley imports `medley_extras` (scripts/check_python.py). Its table is loaded when a
-verb or a model is looked up; without the package the table is empty.
-"""
+"""Verbs and models of packages above the public API, found by name. No module of Medley imports
+`medley_extras` (scripts/check_python.py). Its table is loaded when a verb or a model is looked up;
+without the package the table is empty."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def verbs() -> Sequence[Verb]:
 
 
 def model_reader(kind: str) -> ModelReader | None:
-    """Returns what reads models named `kind:name?options`, if the table has this kind."""
+    """Returns the reader of models named `kind:name?options`, if the table has this kind."""
     table = _table()
     if table is None or kind not in table.MODELS:
         return None

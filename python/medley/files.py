@@ -1,4 +1,4 @@
-"""Files: read or refused by name, written whole or not at all."""
+"""Files: readers that refuse with an error, writers that are atomic."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_MOST_BYTES = 1 << 28  # more than any reader of ours takes
+_MOST_BYTES = 1 << 28  # more than any of our readers accepts
 _MOST_LINKS = 40
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Returns what is in a file, or what a pipe like /dev/stdin still has.
-
-    Raises ValueError naming the one that cannot be read: also devices and other pipes, which may
-    not end, and what is larger than any reader takes.
-    """
+    """Returns the content of a file, or the remainder of a pipe such as /dev/stdin. Raises
+    ValueError naming a file that cannot be read. Devices, other pipes and files over 256 MiB are
+    refused: they may not end."""
     try:
         own = _is_descriptor(Path(path))
-        # Waits for nobody who writes to a pipe.
+        # O_NONBLOCK avoids waiting for a writer of a pipe.
         with open(os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK)), "rb") as file:
             status = os.fstat(file.fileno())
             if not own and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
@@ -44,12 +42,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Gives a file to write to; what is in it at the end becomes durable, then `path`.
-
-    Until then it has a random name beside `path`, and is locked: what others, since killed, have
-    left there without a lock is removed. A symbolic link stays, and the file that it leads to is
-    replaced. What is no file (/dev/stdout, a pipe) is written to. Raises OSError naming `path`.
-    """
+    """Yields a file to write to. When the block ends, its content becomes durable and replaces
+    `path`. Until then it is a locked file with a random name in the same folder. Unlocked ones,
+    left by killed processes, are removed. The target of a symbolic link is replaced. A pipe or
+    device, such as /dev/stdout, is written directly. Raises OSError naming `path`."""
     try:
         if _is_stream(Path(path)):
             with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
@@ -62,7 +58,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
         with open(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             try:
-                with contextlib.suppress(OSError):  # a file system without locks
+                with contextlib.suppress(OSError):  # this file system has no locks
                     fcntl.flock(file, fcntl.LOCK_EX)
                 with contextlib.suppress(FileNotFoundError):
                     os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
@@ -78,13 +74,13 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text as `whole_file` does."""
+    """Writes a text atomically, as `whole_file` does."""
     with whole_file(path) as file:
         file.write(text.encode("utf-8"))
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes a folder and its parents where they are not there. Raises OSError naming it."""
+    """Makes a folder and its parents if they are missing. Raises OSError naming it."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,10 +88,8 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def require_writable(folder: str | os.PathLike[str], size: int = 0) -> None:
-    """Raises OSError naming a folder in which no file of `size` bytes can be made.
-
-    The folder need not be there yet, and is not made.
-    """
+    """Raises OSError naming the folder if no file of `size` bytes can be made in it. The folder may
+    be missing, and is not made."""
     at = Path(folder)
     while not at.exists() and at != at.parent:
         at = at.parent
@@ -115,12 +109,12 @@ def require_writable(folder: str | os.PathLike[str], size: int = 0) -> None:
 
 
 def unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
-    """Returns the error that says which file it was."""
+    """Returns an error that names the file."""
     return OSError(f"{path}: cannot be written: {error.strerror or error}")
 
 
 def _followed(path: Path) -> Iterator[Path]:
-    """Yields a path, and each that a symbolic link leads to from there."""
+    """Yields a path, and each path that a symbolic link leads to from there."""
     for _ in range(_MOST_LINKS):
         yield path
         if not path.is_symlink():
@@ -130,13 +124,13 @@ def _followed(path: Path) -> Iterator[Path]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Links of /proc/self/fd lead to what a process has open, which may have no name."""
+    """Returns whether a path is a descriptor in /proc/self/fd, whose target may have no name."""
     parents = (str(each.parent.resolve()) for each in _followed(path))
     return any(re.fullmatch(r"/proc/.+/fd", each) for each in parents)
 
 
 def _is_stream(path: Path) -> bool:
-    # The core's LocalFiles::kind() says the same.
+    # LocalFiles::kind() of the core returns the same.
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -152,7 +146,7 @@ def _remove_leftovers(target: Path) -> None:
         if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(file.fileno()).st_size > 0:  # an empty one is about to be locked
+                if os.fstat(file.fileno()).st_size > 0:  # an empty file is about to be locked
                     os.unlink(entry.path)
 
 

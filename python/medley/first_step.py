@@ -1,5 +1,4 @@
-"""The check of a trainer in its first step, on a few rows, beside the model in plain PyTorch: of
-its graph, and of its micro-batches if each of them is a batch of its own."""
+"""Comparison of a trainer's first step with the model in plain PyTorch, on a few rows."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ _BY_ITSELF = {"loss_over": "microbatches"}
 
 
 class FirstStep:
-    """The check of a trainer: of the graph where capture could not check it, of the micro-batches
-    where each of them is a batch of its own, which is for a plan to say."""
+    """Checks the graph if capture could not, and the micro-batches if the plan makes each of them a
+    batch of its own."""
 
     def __init__(self, engine: Engine, trainer: type[Trainer]) -> None:
-        """`trainer`: makes the step of two micro-batches."""
+        """`trainer`: class that runs the step of two micro-batches."""
         self._trainer = trainer
         self._model, self._graph = engine.model, engine.graph
         self._machines, self._inputs = engine.machines, engine.inputs
@@ -40,8 +39,8 @@ class FirstStep:
         self._is_left = bool(engine.graph.unchecked) or self._by_itself
 
     def check(self, batch: Any, is_first: bool) -> None:
-        """Checks once, in the process that speaks for all. Raises CaptureError naming the first
-        module that computes something else than the model; warns if it cannot."""
+        """Checks once, in the first process. Warns if it cannot check. Raises CaptureError naming
+        the first module whose output differs from the model's."""
         if not self._is_left:
             return
         self._is_left = False

@@ -1,4 +1,4 @@
-"""The loop around `Trainer.step`: epochs, evaluating, saving, stopping and going on."""
+"""The loop around `Trainer.step`: epochs, evaluation, checkpoints, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -28,42 +28,54 @@ from medley.run.patience import say
 if TYPE_CHECKING:
     from medley.trainer import Trainer
 
-# A checkpoint is written over so much of the time until the next one: steps lose less to it, and a
-# crash costs hardly more.
+# Share of the time until the next checkpoint over which one is written. Slow writing delays steps
+# less, and a crash loses little more.
 _SPREAD = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """How training has ended."""
+    """The state of training at the end of `fit`.
 
-    steps: int  # that are done, those before a resume too
-    interrupted: bool  # by Ctrl-C, SIGTERM or SIGHUP
-    evaluated: Mapping[str, float]  # the last time
-    last: Metrics | None  # of the last step, if this process has made one
+    Example:
+        fitted = trainer.fit(loader, epochs=3, evaluate=held_out)
+        if not fitted.interrupted:
+            print(fitted.steps, fitted.evaluated["loss"])
+    """
+
+    steps: int  # steps done, with those before a resume
+    interrupted: bool  # ended by Ctrl-C, SIGTERM or SIGHUP
+    evaluated: Mapping[str, float]  # values of the last evaluation
+    last: Metrics | None  # last step, if this process ran one
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What `fit` is asked for; `Trainer.fit` says more of most."""
+    """The settings of `fit`. `Trainer.fit` documents most of them.
+
+    Example:
+        settings = Settings(epochs=3, output="runs/1", save_every=100)
+        fitted = fit(trainer, loader, settings)
+    """
 
     epochs: int = 1
     steps: int | None = None
-    evaluate: Any = None  # a batch, a loader, or what all processes call, and which names values
+    # a batch, a loader, or a function that returns values by name and is called in all processes
+    evaluate: Any = None
     evaluate_every: int = 0
     save_every: int = 0
     output: Path | None = None
-    keep: int = 3  # 0: no checkpoint is saved
-    keep_every: int = 0  # those of a step that is a multiple of it stay, too
-    must_save: bool = True  # in the end; else it is said if that cannot be
+    keep: int = 3  # 0: saves no checkpoint
+    keep_every: int = 0  # also keeps checkpoints of steps that are multiples of it
+    must_save: bool = True  # False: a final checkpoint that cannot be written is only reported
     resume: bool = True
     log_every: int = 1  # steps between lines of metrics.jsonl
     callbacks: Sequence[Callback] = ()
-    at_end: Callable[[Fitted], None] | None = None  # that a first Ctrl-C does not break off
+    at_end: Callable[[Fitted], None] | None = None  # is not interrupted by a first Ctrl-C
 
 
 def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
-    """Trains to the end, or to Ctrl-C."""
+    """Trains until the end or Ctrl-C. Returns the final state."""
     _check(trainer, loader, settings)
     order = Order(loader)
     steps = settings.steps
@@ -120,7 +132,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         try:
             if settings.at_end is not None:
                 settings.at_end(fitted)
-        except OSError as error:  # a full disk: the checkpoint is what is left
+        except OSError as error:  # a full disk; the checkpoint remains
             if not isinstance(error, ends.OthersError):
                 trainer.session.complete()
             raise
@@ -129,19 +141,19 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
 
 
 class Order:
-    """Which batches a loader yields in which epoch, and how to go on in the middle of one."""
+    """The batches of a loader by epoch, and how to resume in the middle of an epoch."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         sampler = getattr(loader, "batch_sampler", None)
-        self._ours: GlobalBatches | StreamLoader | None = None  # that knows where it is
+        self._ours: GlobalBatches | StreamLoader | None = None  # a loader that reports its position
         for each in (loader, sampler):
             if isinstance(each, (GlobalBatches, StreamLoader)):
                 self._ours = each
         self._epochs: Any = self._ours or getattr(loader, "sampler", None)
         try:
             self.per_epoch: int | None = len(loader)
-        except TypeError:  # of a stream nobody knows
+        except TypeError:  # a stream of unknown length
             self.per_epoch = None
         if self.per_epoch == 0:
             raise ValueError("fit: found a loader of no batches, expected one at least")
@@ -149,16 +161,16 @@ class Order:
 
     @property
     def is_random(self) -> bool:
-        """Whether nobody can say in which order it yields rows."""
+        """Returns whether the order of the loader's rows is unknown."""
         random = torch.utils.data.RandomSampler
         return self._ours is None and isinstance(self._epochs, random)
 
     def cursor(self, steps: int) -> Cursor | None:
-        """Returns where the batch of the next step is; None where nobody knows."""
+        """Returns the position of the next step's batch, or None if it is unknown."""
         return None if self._ours is None else self._ours.cursor(steps)
 
     def check(self, found: Checkpoint, global_batch: int) -> None:
-        """Raises ValueError for a checkpoint of another order of rows."""
+        """Raises ValueError if a checkpoint has another order of rows."""
         now, was = self.cursor(found.step), found.data
         if now is None or was is None:
             return
@@ -175,7 +187,7 @@ class Order:
             )
 
     def batches(self, steps: int, epochs: int | None) -> Iterator[Any]:
-        """Yields the batches behind so many, to the end of the last epoch."""
+        """Yields the batches after the first `steps`, to the end of the last epoch."""
         epoch, first = divmod(steps, self.per_epoch) if self.per_epoch else (0, steps)
         while epochs is None or epoch < epochs:
             found = 0
@@ -191,12 +203,12 @@ class Order:
             if not found:
                 self.has_ended = True
                 return
-            # Of a loader without a length, those to leave out may be several epochs.
+            # A loader without a length may skip several epochs.
             epoch, first = epoch + 1, max(0, first - found)
 
 
 class Told:
-    """Tells callbacks and metrics.jsonl, in the process that is the first one now."""
+    """Reports to callbacks and metrics.jsonl in the current first process."""
 
     def __init__(
         self, trainer: Trainer, order: Order, settings: Settings, steps: int | None
@@ -230,7 +242,7 @@ class Told:
             each.begin(self._trainer, self._steps)
 
     def step(self, metrics: Metrics) -> None:
-        """A step is done, in all processes."""
+        """Reports a step, in all processes."""
         done, first = metrics.step + 1, self._trainer.is_first
         waits = self._waits(metrics)
         if self._file is not None and (
@@ -242,7 +254,7 @@ class Told:
             self._file.write({**dataclasses.asdict(told), **place, "step": done}, first)
         if not first:
             return
-        if not self._has_begun:  # the process that was the first is lost
+        if not self._has_begun:  # the former first process is lost
             self._begin()
         for each in self._callbacks:
             if waits:
@@ -250,7 +262,7 @@ class Told:
             each.step(metrics)
 
     def is_evaluating(self) -> bool:
-        """Whether all are to evaluate after the last step, and have not."""
+        """Returns whether all processes must evaluate after the last step, and have not yet."""
         settings, done = self._settings, self._trainer.steps
         is_due = settings.evaluate is not None and _is_due(done, settings.evaluate_every)
         return is_due and self.evaluated_at != done
@@ -269,17 +281,15 @@ class Told:
             self._file.write({"step": done, **line}, self._trainer.is_first)
         if not self._trainer.is_first:
             return
-        if not self._has_begun:  # the process that was the first is lost
+        if not self._has_begun:  # the former first process is lost
             self._begin()
         for each in self._callbacks:
             each.evaluated(done, found)
 
     def _waits(self, metrics: Metrics) -> Mapping[str, float]:
-        """Returns how all devices have waited, to the process that is first, when a line is due.
-
-        Others tell it through the store, and not in an exchange: whoever comes later to an elastic
-        run cannot know whether one is under way.
-        """
+        """Returns the idle share of all devices to the first process when a line is due. Others
+        publish theirs in the store. An exchange would need all processes, and a process that joins
+        an elastic run later cannot detect one in progress."""
         if not self._every or self._trainer.ranks is None:
             return {}
         if self._trainer.is_alone:
@@ -287,7 +297,7 @@ class Told:
         (rank, size), store = self._trainer.ranks, exchange.store()
         found: dict[str, float] = {}
         if rank == 0 and (metrics.step + 1) % self._every == 0:
-            # Who has begun this step has told of the one before.
+            # A process that has begun this step has published the share of the one before.
             for text in filter(None, (store.get(f"waits/{each}") for each in range(size))):
                 found |= json.loads(text)
         if (metrics.step + 2) % self._every == 0:
@@ -334,8 +344,8 @@ def _is_due(steps: int, every: int) -> bool:
 
 
 def expect_no_checkpoint(folder: str, otherwise: str) -> bytes:
-    """Raises ValueError if there is one: of two runs in one folder, nobody could say which
-    checkpoint is the newest."""
+    """Raises ValueError if the folder has a checkpoint: the newest one of two runs would be
+    ambiguous."""
     if found := _core.find_checkpoints(folder):
         raise ValueError(
             f"{folder}: found a checkpoint of step {found[0][1]}, expected {otherwise} or an empty "
@@ -345,7 +355,7 @@ def expect_no_checkpoint(folder: str, otherwise: str) -> bytes:
 
 
 def _go_on(trainer: Trainer, order: Order, settings: Settings, steps: int | None) -> None:
-    """Goes on from the newest checkpoint in the folder, if there is one."""
+    """Resumes from the newest checkpoint in the folder, if there is one."""
     folder = os.fspath(settings.output or "")
     if not settings.resume:
 

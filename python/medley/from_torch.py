@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim as they are: their groups, and the numbers that a loop changes."""
+"""Optimizers of torch.optim as they are: their groups, and the values that a loop changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from medley import optimizer as ours
 from medley.update_rule import Optimizer
 
-# Entries of a group that do not change the update.
+# Entries of a group that do not affect the update.
 _HOW = frozenset(
     [
         "params",
@@ -28,14 +28,14 @@ _HOW = frozenset(
     ]
 )
 _RENAMED = {"ns_coefficients": "coefficients", "ns_steps": "iterations"}
-# Entries that our optimizer of that name has built in.
+# Entries that are built into our optimizer of that name.
 _BUILT_IN: dict[str, dict[str, Any]] = {"AdamW": {"decoupled_weight_decay": True}}
-# Entries that a loop or a scheduler changes while it trains.
+# Entries that a loop or a scheduler changes during training.
 _LIVE = ("lr", "weight_decay", "momentum", "betas")
 
 
 class _Live:
-    """An entry of a group as a function of the step: its value when the step is made first."""
+    """An entry of a group as a function of the step. Its value is read when the step first runs."""
 
     def __init__(self, group: dict[str, Any], name: str) -> None:
         self._group, self._name = group, name
@@ -51,7 +51,7 @@ class _Live:
 
 @dataclasses.dataclass(frozen=True)
 class _Members:
-    """Takes the parameters of a group."""
+    """Matches the parameters of a group."""
 
     names: frozenset[str]
 
@@ -62,17 +62,16 @@ class _Members:
 def from_torch(
     optimizer: torch.optim.Optimizer, model: nn.Module, **options: Any
 ) -> ours.Optimizer:
-    """Returns the optimizer of Medley that does what one of `torch.optim` does, group by group.
+    """Returns the optimizer of Medley that is equivalent to one of `torch.optim`, group by group.
 
-    Before every step the rate, the weight decay, the momentum and the betas of each group are
-    read. A loop that sets `group["lr"]`, or that steps a scheduler of PyTorch, stays as it is.
-    Parameters of `model` that the optimizer does not have are not changed. `options` are those of
-    every optimizer, such as `max_norm` and `max_value`.
+    Rate, weight decay, momentum and betas of each group are read before every step. Loops that set
+    `group["lr"]` or step a scheduler of PyTorch work unchanged. Parameters of `model` outside the
+    optimizer stay unchanged. `options` are those of every optimizer, such as `max_norm`.
 
-    Raises ValueError for a class or an entry of a group without a counterpart.
+    Raises ValueError for a class or a group entry without a counterpart.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    # A scheduler warns if its optimizer makes no steps.
+    # A scheduler warns if its optimizer takes no steps.
     optimizer._opt_called = True  # type: ignore[attr-defined]
     groups: list[tuple[Any, Optimizer]] = []
     for number, group in enumerate(optimizer.param_groups):
@@ -91,14 +90,14 @@ def from_torch(
 
 
 def trains(optimizer: Any, model: nn.Module) -> Optimizer:
-    """Returns the optimizer of a trainer: AdamW for none, one of PyTorch as `from_torch` does."""
+    """Returns the optimizer of a trainer: AdamW for None, `from_torch` for one of PyTorch."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return from_torch(optimizer, model)
     return ours.as_optimizer(optimizer)
 
 
 def known_kinds() -> list[str]:
-    """Returns the names of the optimizers that torch.optim has, too."""
+    """Returns the names of the optimizers that torch.optim also has."""
     kinds = (each for each in vars(ours).values() if isinstance(each, type))
     names = {each.__name__ for each in kinds if issubclass(each, Optimizer)} - {"Optimizer"}
     return sorted(name for name in names if hasattr(torch.optim, name))
@@ -118,7 +117,7 @@ def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Optimizer:
     for entry, value in group.items():
         name = _RENAMED.get(entry, entry)
         if name in fields:
-            # A momentum of zero stays zero: no state is made for it.
+            # A momentum of zero stays zero and needs no state.
             is_live = entry in _LIVE and not (entry == "momentum" and not value)
             given[name] = _Live(group, entry) if is_live else value
         elif value and entry not in _HOW and _BUILT_IN.get(kind, {}).get(entry) != value:

@@ -30,16 +30,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """A training graph: forward, loss and backward. `constants` are tensors that the model uses and
-    that are neither parameters nor buffers of it."""
+    """A training graph: forward, loss and backward. `constants` are tensors of the model that are
+    neither parameters nor buffers.
 
-    core: _core.Graph  # the ops
+    Example:
+        graph = medley.capture(model, (x, y))
+        Path("model.graph").write_text(graph.text())
+        graph = medley.Graph.load("model.graph")
+    """
+
+    core: _core.Graph  # ops
     constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
-    autocast: torch.dtype | None = None  # under which it was captured
-    unchecked: str = ""  # why it was not run beside its model; "" if it was, or was not to be
-    loss: Loss = "forward"  # what was captured of the model
-    pictures: Pictures | None = None  # of the rows of a batch
-    # The outputs that inputs of the batch are in the next step, by the names of these.
+    autocast: torch.dtype | None = None  # dtype of the autocast in capture
+    unchecked: str = ""  # reason why the comparison with the model was skipped, or ""
+    loss: Loss = "forward"  # captured loss of the model
+    pictures: Pictures | None = None  # images among the rows of a batch
+    # Output that an input of the batch receives in the next step, by the name of the input.
     carry: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @staticmethod
@@ -48,20 +54,20 @@ class Graph:
         loss: Loss = "forward",
         carry: Mapping[str, str] | None = None,
     ) -> Graph:
-        """Reads the text form; `loss` and `carry` are those that were captured. Raises ValueError
-        naming the line of what is wrong."""
+        """Reads the text form. `loss` and `carry` are those given to `capture`. Raises ValueError
+        naming the invalid line."""
         graph = Graph.parse(read_text(path), str(path))
         return dataclasses.replace(graph, loss=loss, carry=carry or {})
 
     @staticmethod
     def parse(text: str, file: str = "<text>") -> Graph:
-        """Reads the text form; `file` is for error messages. Raises ValueError naming the line of
-        what is wrong."""
+        """Parses the text form. `file` is for error messages. Raises ValueError naming the invalid
+        line."""
         return Graph(_core.Graph.parse(text, file), unchecked="it was read from a file")
 
     @property
     def outputs(self) -> list[str]:
-        """The names of what a step returns beside the loss."""
+        """The names of the results of a step other than the loss."""
         return [
             name
             for kind, name, *_ in self.core.outputs
@@ -70,7 +76,7 @@ class Graph:
 
     @property
     def rows(self) -> dict[str, torch.dtype]:
-        """The dtypes of those outputs that are tensors of rows, by name."""
+        """The dtypes of the outputs that are tensors of rows, by name."""
         return {
             name: DTYPES[dtype]
             for kind, name, dtype, shape in self.core.outputs
@@ -78,7 +84,7 @@ class Graph:
         }
 
     def text(self) -> str:
-        """Returns the text form, which parses back equal."""
+        """Returns the text form. Parsing it gives an equal graph."""
         return self.core.text()
 
     def hash(self) -> str:
@@ -88,8 +94,8 @@ class Graph:
     def run(
         self, inputs: Mapping[str, Tensor], rows: int, device: str = "cpu"
     ) -> dict[str, Tensor]:
-        """Computes the graph on one device, without a plan, for so many rows. Inputs and results
-        have their kind in their name: "parameter:fc.weight", "batch:x"; "loss",
+        """Computes the graph on one device, without a plan, for `rows` rows. Names have a prefix:
+        inputs such as "parameter:fc.weight" and "batch:x", results such as "loss" and
         "gradient:fc.weight"."""
         from medley import _runtime
 
@@ -122,43 +128,41 @@ def capture(
 ) -> Graph:
     """Captures forward, loss and backward of a model.
 
-    The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
-    list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
-    (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. Parameters
-    may be real, on the meta device or fake.
+    A dict batch is passed as model(**example_batch), a tuple or list as model(*example_batch), any
+    other as model(example_batch). The model returns a scalar loss, an object or dict with a loss,
+    or (loss sum, normaliser). If the first element of the pair is already a mean, it is the loss.
+    Parameters may be real, fake or on the meta device.
 
-    Scalars that the model returns beside the loss, which are sums or means over rows, come back
-    from every step as `Metrics.outputs`. So do the tensors of rows that `outputs` names, a pattern
-    or several: "logits", "hidden_states.*". Every device then receives the rows of the whole
-    batch.
+    Other scalars that the model returns must be sums or means over rows. Every step returns them in
+    `Metrics.outputs`. `outputs` adds tensors of rows by pattern, such as "logits" or
+    "hidden_states.*". Every device then receives the rows of the whole batch.
 
-    `carry`, {"hidden": "new_hidden"}, makes an output, detached, an input of the next step, as
-    truncated backpropagation through time does. Batches of the trainer lack the input; the first
-    step reads zeros.
+    `carry` feeds outputs, detached, to inputs of the next step: {"hidden": "new_hidden"}, as in
+    truncated backpropagation through time. Batches of the trainer lack these inputs. The first step
+    reads zeros.
 
-    The number of rows is the only size that may differ later. Rows are dim 0 of the tensors, or
-    the one other way that the model runs with: dim 1 of all tensors [time, rows], or of positions
-    [3, rows, tokens]. Where several ways run, `rows` has the dim by name, {"position_ids": 1};
-    None: the tensor has no rows.
+    Only the number of rows may differ between batches. Rows are dim 0 of the tensors, or the only
+    other layout that the model accepts: dim 1 of all tensors [time, rows], or of positions [3,
+    rows, tokens]. If several layouts work, `rows` names the dim: {"position_ids": 1}, or None if it
+    has no rows.
 
-    By default the graph then runs in parallel with the model, called in plain PyTorch, on a few
-    rows of the batch and on the same rows with other values: loss, metrics, buffers and gradients
-    have to agree. If it cannot be checked, a warning has the reason (parameters without values, too
-    little memory, minutes of work), and a trainer checks in its first step. `check=True` turns that
-    warning into an error, allows minutes, and always captures again with another number of rows,
-    which the default does for small graphs. `check=False` does none of these.
+    By default the graph is compared with the model in plain PyTorch on a few rows, and again with
+    other values. Loss, metrics, buffers and gradients must agree. If the comparison is impossible,
+    a warning gives the reason, and a trainer checks in its first step. Reasons are parameters
+    without values, too little memory, or minutes of work. `check=True` raises an error in place of
+    the warning, allows minutes, and also captures with another number of rows. The default does the
+    latter only for small graphs. `check=False` skips the comparison.
 
-    `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype; an autocast around
-    the call has no effect. In a job of several processes the first one captures for all.
+    `autocast`, such as torch.bfloat16, captures under `torch.autocast` of that dtype. An autocast
+    around the call has no effect. In a job the first process captures for all.
 
-    `loss` is called in place of forward: a function of the model and the batch, such as
-    `lambda model, x, y: F.mse_loss(model(x), y)`, or the name of a method of the model. `train`, a
-    pattern of names or several, leaves gradients to the parameters that fit: the graph reads all
-    others as they are.
+    `loss` replaces forward: a function of the model and the batch, such as `lambda model, x, y:
+    F.mse_loss(model(x), y)`, or the name of a method. `train`, one or more patterns of names,
+    limits gradients to matching parameters. The graph only reads the others.
 
-    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured, or the
-    first module whose output in the graph is another one; warns of ops without a rule, which every
-    device computes whole, and of a model in eval mode.
+    Raises CaptureError, a ValueError, naming op, module and line of an unsupported op, or the first
+    module whose output differs. Warns of ops without a sharding rule, which run replicated, and of
+    a model in eval mode.
     """
     unchecked: list[str] = []
     pictures = pictures_of(model)
@@ -222,8 +226,8 @@ def capture(
 
 
 def _separable(text: str) -> str:
-    """Returns the text of a graph without the scalars that are no sum over rows where the loss is
-    one: they would be of one micro-batch each. Warns of them."""
+    """Returns the text of a graph without the scalars that are no sum over rows, if the loss is
+    one: such scalars would cover one micro-batch each. Warns of them."""
 
     if "\noutput metric " not in text:
         return text
@@ -247,8 +251,8 @@ def _separable(text: str) -> str:
 
 
 def _require(outputs: str | Sequence[str], carry: Mapping[str, str], text: str) -> None:
-    """Raises CaptureError for a pattern of outputs that the graph has none of, and for what is
-    carried to no input of its type."""
+    """Raises CaptureError for a pattern that matches no output, and for a carried output without an
+    input of its type."""
     from medley.capture import CaptureError
 
     core = _core.Graph.parse(text, "<capture>")
@@ -274,7 +278,7 @@ def _require(outputs: str | Sequence[str], carry: Mapping[str, str], text: str) 
 
 
 def _with_outputs(text: str, names: Collection[str]) -> str:
-    """Returns the text of a graph without the metrics that have other names."""
+    """Returns the text of a graph without the metrics outside `names`."""
     kept = tuple(f"output metric {_core.quote(name)} " for name in names)
     kept += (f'output metric "{CARRIED}',)
     return "".join(
@@ -291,9 +295,9 @@ def compare(
     must: bool = False,
     in_any_mode: bool = False,
 ) -> str:
-    """Runs a graph beside its model on a few rows. Returns "" or why it could not, which is an
-    error if it `must`. Raises CaptureError naming the first module that is another one;
-    `in_any_mode`: if it is another one in train mode and in eval mode."""
+    """Compares a graph with its model on a few rows. Returns "", or the reason why it could not.
+    With `must` that reason is an error. Raises CaptureError naming the first module whose output
+    differs; with `in_any_mode` only if it differs in both train mode and eval mode."""
     from medley.capture import CaptureError, proof
 
     text = graph.text()
@@ -323,7 +327,7 @@ def compare(
 
 
 def rows_of(graph: Graph, example_batch: Any) -> dict[str, int | None]:
-    """Returns by name the dims of a batch that have the rows, as a graph of the model says."""
+    """Returns the dim of the rows of each tensor of a batch, derived from a graph of the model."""
     held = entries(example_batch)
     return {name: dim for name, dim in row_dims(types_of(graph.core)).items() if name in held}
 
@@ -331,10 +335,10 @@ def rows_of(graph: Graph, example_batch: Any) -> dict[str, int | None]:
 def capture_forward(
     model: nn.Module, example_batch: Any, trained: Graph, known: bytes = b""
 ) -> tuple[Graph, bytes]:
-    """Captures what a model computes of a batch as it is, without gradients: the loss, all scalars
-    beside it, and the rows that a step of `trained` returns, whose dims and types they have. In a
-    job the first process captures for all, or gives them what was captured before, which is
-    returned, too, and `known` there."""
+    """Captures the forward phase of a model for a batch, without gradients. The outputs are the
+    loss, all other scalars, and the rows that a step of `trained` returns, with their dims and
+    types. In a job the first process captures for all, or sends its earlier capture `known`.
+    Returns the graph and that capture."""
     parcel = _captured_by_first(lambda: _captured_as(trained, model, example_batch), known)
     text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
@@ -343,7 +347,7 @@ def capture_forward(
 
 def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
     """Captures a model as `planned` was, with the lengths of another batch. In a job the first
-    process captures for all. Raises ValueError if constants of it depend on the length."""
+    process captures for all. Raises ValueError if constants depend on the length."""
     trained = {name for kind, name, *_ in planned.core.outputs if kind == "gradient"}
 
     def first() -> Capture:
@@ -364,7 +368,7 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
 
 
 def _captured_as(graph: Graph, model: nn.Module, example_batch: Any) -> Capture:
-    from medley.capture import capture_full  # which loads more of PyTorch than others need
+    from medley.capture import capture_full  # loads more of PyTorch than others
 
     return capture_full(
         model,
@@ -377,7 +381,7 @@ def _captured_as(graph: Graph, model: nn.Module, example_batch: Any) -> Capture:
 
 
 def _captured_by_first(capture: Callable[[], Capture], known: bytes = b"") -> bytes:
-    """Returns text and constants of what the first process captures, or knows."""
+    """Returns text and constants that the first process captures or has in `known`."""
 
     def first() -> bytes:
         if known:

@@ -33,8 +33,14 @@ from medley.whole_tensors import CARRIED
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss of a model: its graph, from `medley.capture(model, batch, loss=..., train=...)`, the
-    plan for it, and the optimizer of the parameters that it trains."""
+    """A loss of a model with its graph, its plan, and the optimizer of the parameters that it
+    trains.
+
+    Example:
+        graph = medley.capture(model, batch, loss="critic_loss", train="critic.*")
+        plan = medley.plan(graph, "cluster.yaml")
+        critic = medley.Objective(graph, plan, medley.Adam(lr=1e-4))
+    """
 
     graph: Graph
     plan: Plan | str | os.PathLike[str]
@@ -43,15 +49,20 @@ class Objective:
 
 
 class JointTrainer(OfSession):
-    """Trains `model` on several objectives, in any order: a generator and a discriminator, a
+    """Trains `model` on several objectives in any order: a generator and a discriminator, or a
     student and a teacher.
 
-    Parameters and buffers are one state. Each objective has its own plan, learning rate, moments of
-    its optimizer, and step count. Before a step of an objective it receives the values that others
-    have changed, divided as its plan says; a device that needs the same part as before copies
-    nothing. All other arguments are those of `Trainer`; the random numbers of the n-th objective
-    have the seed `seed` + n, counted from 0. In a job the plans of all objectives have the same
-    devices, in any order, and all processes make the same calls.
+    Parameters and buffers are shared. Each objective has its own plan, learning rate, optimizer
+    moments and step count. Before a step it receives the values that others have changed, resharded
+    as its plan requires. A device copies only changed parts. The other arguments are those of
+    `Trainer`. The n-th objective, counted from 0, draws random values from the seed `seed` + n. In
+    a job the plans of all objectives use the same devices, in any order, and all processes make the
+    same calls.
+
+    Example:
+        trainer = medley.JointTrainer(model, {"generator": first, "critic": second})
+        trainer.step("critic", batch)
+        trainer.step("generator", batch)
     """
 
     def __init__(
@@ -113,22 +124,24 @@ class JointTrainer(OfSession):
         return self.session.evaluate(engine, batches)
 
     def predict(self, objective: str, batch: Any) -> dict[str, Any]:
-        """Returns what the model gives for one batch of an objective, as `Trainer.predict` does."""
+        """Returns the outputs of the model for one batch of an objective, as `Trainer.predict`
+        does."""
         return self.session.predict(self._of(objective).engine, batch)
 
     def reset_carried(self, objective: str, values: Mapping[str, Tensor] | None = None) -> None:
-        """Lets the next step of an objective begin anew, as `Trainer.reset_carried` does."""
+        """Sets the carried values of the next step of an objective, as `Trainer.reset_carried`
+        does."""
         self._of(objective).reset_carried(values)
 
     # --- whole tensors ---
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters that an objective has, tied ones once. In a job all
+        """Returns copies of all parameters used by objectives, tied ones once. In a job all
         processes call it."""
         return self.session.together(lambda: self._whole.tensors("parameter"))
 
     def buffers(self) -> dict[str, Tensor]:
-        """Returns copies of the buffers that an objective uses. In a job all processes call it."""
+        """Returns copies of the buffers used by objectives. In a job all processes call it."""
         found = self.session.together(lambda: self._whole.tensors("buffer"))
         return {name: value for name, value in found.items() if not name.startswith(CARRIED)}
 
@@ -137,7 +150,7 @@ class JointTrainer(OfSession):
         return self._of(objective).gradients()
 
     def averages(self, objective: str) -> dict[str, Tensor]:
-        """Returns the averages of parameters that the optimizer of an objective keeps."""
+        """Returns the averages of parameters that the optimizer of an objective maintains."""
         return self._of(objective).averages()
 
     # --- files ---
@@ -158,7 +171,7 @@ class JointTrainer(OfSession):
 
         self.session.once(Kind.SAVE, save)
 
-    # --- how it does that ---
+    # --- implementation ---
 
     def _of(self, objective: str) -> _Part:
         if objective not in self._parts:
@@ -173,7 +186,7 @@ class JointTrainer(OfSession):
 
 
 class _Part(WholeTensors):
-    """What a trainer does for one objective."""
+    """The tensors of one objective of a trainer."""
 
     def __init__(self, engine: Engine, session: Session) -> None:
         self.engine, self.session = engine, session

@@ -1,5 +1,5 @@
-"""Several objectives over one state: the processes of a job under their plans, which device each is
-and its rank in each plan; and their state as a whole, with its checkpoints."""
+"""Several objectives over one state: ranks of the processes under each plan, and the whole state
+with its checkpoints."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from medley.schedules import schedule_text
 from medley.shared_state import SharedState, Value, shared_values
 from medley.whole import Whole
 
-_KIND = "joint"  # of the optimizer, in a checkpoint
+_KIND = "joint"  # type of the optimizer in a checkpoint
 
 
 class JointJob:
-    """`this`: the process in the order of the job; `plans`: one for each objective by name."""
+    """`this`: the process in the order of the job. `plans`: one per objective, by name."""
 
     def __init__(self, this: job.Job | None, plans: Mapping[str, Plan]) -> None:
         """Raises ValueError if a plan has other devices than the job."""
         self.this = this
         self._devices: list[str] = []  # by rank
-        self.orders: dict[str, list[int]] = {}  # of the ranks of a plan's devices, by objective
+        self.orders: dict[str, list[int]] = {}  # ranks of a plan's devices, by objective
         if this is None or (this.elastic and job.joins_later()):  # the run has other plans
             return
         names = exchange.texts(job.device_name() or "-")
@@ -60,7 +60,7 @@ class JointJob:
             )
 
     def peers(self, machines: Cluster) -> _runtime.MovePeers | None:
-        """Returns how the processes give each other state; None without a job."""
+        """Returns the connections by which the processes exchange state, or None without a job."""
         if not self._devices:
             return None
         assert self.this is not None
@@ -74,7 +74,7 @@ class JointJob:
 
 
 class JointWhole(Whole):
-    """Of engines over one state. What is of one objective is named "<objective>/..."."""
+    """The state of engines that share it. Values of one objective are named "<objective>/..."."""
 
     def __init__(self, engines: Mapping[str, Engine], this: JointJob) -> None:
         super().__init__(engines)
@@ -85,7 +85,7 @@ class JointWhole(Whole):
         peers = self._job.peers(self.first.machines)
         shared = self.shared = SharedState(self.engines, peers)
         for name, engine in self.engines.items():
-            # An engine ends when its user lets go of it: nothing of it has it.
+            # A weak reference lets the engine end with its trainer.
             evaluation = engine.evaluation
             evaluation.bring = functools.partial(SharedState.bring, weakref.proxy(shared), name)
             evaluation.fill = functools.partial(JointWhole.fill, weakref.proxy(self), name)
@@ -153,8 +153,8 @@ class JointWhole(Whole):
         return [int(manifest.optimizer[f"{name}/seed"]) for name in self.engines]
 
     def _check(self, path: str, manifest: _core.Manifest, known: set[Value]) -> None:
-        """Raises ValueError for a checkpoint of other objectives, or of more parameters than those
-        among the values that are `known`."""
+        """Raises ValueError for a checkpoint of other objectives, or with parameters outside
+        `known`."""
         checkpoint.require_kind(path, manifest, _KIND)
         facts = manifest.optimizer
         there = {key.partition("/")[0] for key in facts if "/" in key}

@@ -1,4 +1,4 @@
-"""Batches of sequences that are shorter than the planned ones."""
+"""Batches of sequences shorter than the planned ones."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from torch import Tensor
 
 from medley.capture.batch import map_named
 
-_PADDING = {"labels": -100, "targets": -100}  # others are 0
+_PADDING = {"labels": -100, "targets": -100}  # 0 for all others
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Which dims of a batch are as long as its sequences, and up to which lengths it is padded.
+    """The dims of a batch that have the sequence length, and the lengths to which batches are
+    padded.
 
-    `dynamic` says where sequences lie, {"input_ids": {1: "length"}}; if not given, the dims of a
-    batch with token ids i64 [rows, length] or [length, rows] that are as long as these. A batch of
-    any length up to the planned one is a step like any other, and what it computes is prepared once
-    for each length.
+    `dynamic` names these dims: {"input_ids": {1: "length"}}. By default they are all dims as long
+    as the token ids, which are i64 [rows, length] or [length, rows]. A batch may have any length up
+    to the planned one. Each new length is prepared once.
 
-    With `buckets` a batch is first padded at the end up to the next of them, which then are all
-    lengths that are prepared. Whoever gives them says that this changes nothing: labels are padded
-    with -100, which losses leave out, masks and all else with 0, or with what `padding` says by
-    name. A causal model is as exact with it as one with a mask.
+    `buckets` lists the lengths to prepare. A batch is padded at the end to the next one. You assert
+    that padding does not change the result. Labels are padded with -100, which losses ignore; masks
+    and other inputs with 0, or with the value in `padding`. A causal model gives the same result as
+    with a mask.
+
+    Example:
+        lengths = medley.Lengths(buckets=(128, 256))
+        trainer = medley.Trainer(model, graph, plan, lengths=lengths)
     """
 
-    dynamic: Mapping[str, Mapping[int, str]] | None = None  # by input, then by dim
-    buckets: Sequence[int] = ()  # the planned length is always one
-    padding: Mapping[str, float] = dataclasses.field(default_factory=dict)  # by input
+    dynamic: Mapping[str, Mapping[int, str]] | None = None  # dim to name, by input
+    buckets: Sequence[int] = ()  # the planned length is always included
+    padding: Mapping[str, float] = dataclasses.field(default_factory=dict)  # value by input
 
 
 class LengthDims:
-    """Of the batch inputs of a graph."""
+    """The length dims of the batch inputs of a graph."""
 
     def __init__(
         self, types: Mapping[str, tuple[torch.dtype, str]], chosen: Lengths | None
     ) -> None:
-        """`types`: dtype and shape of the batch inputs. Raises ValueError for dims that are not
-        there, or of other lengths."""
+        """`types`: dtype and shape of the batch inputs. Raises ValueError for dims that are missing
+        or of other lengths."""
         lengths = chosen or Lengths()
         sizes = {name: shape.strip("[]").split(", ") for name, (_, shape) in types.items()}
         self._padding = lengths.padding
@@ -57,8 +61,8 @@ class LengthDims:
             )
 
     def length(self, tensors: Mapping[str, Tensor]) -> int:
-        """Returns how long the sequences of a batch are. Raises ValueError if they are longer than
-        the planned ones, or not all as long."""
+        """Returns the sequence length of a batch. Raises ValueError if it exceeds the planned one,
+        or if lengths differ."""
         found: dict[int, str] = {}
         for name, dims in self.dims.items():
             tensor = tensors.get(name)
@@ -78,8 +82,8 @@ class LengthDims:
         return length
 
     def bucket(self, length: int) -> int:
-        """Returns up to which length a batch is padded. Raises ValueError for a length of 1, whose
-        dim a plan cannot divide as it divides the planned one."""
+        """Returns the length to which a batch is padded. Raises ValueError for a length of 1: a
+        plan cannot divide that dim as planned."""
         padded = next((each for each in self._buckets if each >= length), length)
         if padded == 1 < self.planned:
             raise ValueError(
@@ -89,7 +93,7 @@ class LengthDims:
         return padded
 
     def padded(self, batch: Any, tensors: Mapping[str, Tensor], length: int) -> Any:
-        """Returns the batch, which has these tensors, with sequences of this length."""
+        """Returns the batch with its tensors padded to `length`."""
         if all(
             tensors[name].shape[dim] == length
             for name, dims in self.dims.items()
@@ -113,7 +117,7 @@ class LengthDims:
 def _found(
     types: Mapping[str, tuple[torch.dtype, str]], sizes: Mapping[str, list[str]]
 ) -> tuple[dict[str, Collection[int]], int]:
-    """Returns the dims by name, and the planned length, of a model of token ids."""
+    """Returns the dims by name, and the planned length, of a model with token ids."""
     for name, (dtype, _) in types.items():
         if dtype == torch.int64 and len(sizes[name]) == 2 and "b" in sizes[name]:
             place = 1 - sizes[name].index("b")

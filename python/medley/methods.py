@@ -11,21 +11,21 @@ from typing import Any
 
 from torch import nn
 
-Match = Callable[[str], bool]  # of the name of a parameter
-Loss = str | Callable[..., Any]  # a method of the model, or a function of the model and the batch
+Match = Callable[[str], bool]  # takes the name of a parameter
+Loss = str | Callable[..., Any]  # a method name, or a function of the model and the batch
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def called(model: nn.Module, loss: Loss) -> nn.Module:
-    """Returns the model with this loss as its forward: the same modules and tensors by the same
-    names. Raises ValueError if the model has no such method."""
+    """Returns the model with this loss as its forward, with the same modules, tensors and names.
+    Raises ValueError if the model has no such method."""
     if loss == "forward":
         return model
     view = model.__class__.__new__(model.__class__)
     view.__dict__.update(model.__dict__)
     if callable(loss):
         view.__dict__["forward"] = functools.partial(_in_mode_of, view, model, loss)
-        # Hooks run where the function calls the model.
+        # Hooks run when the function calls the model.
         view.__dict__.update({name: OrderedDict() for name in _HOOKS})
     elif callable(getattr(view, loss, None)):
         view.__dict__["forward"] = getattr(view, loss)
@@ -40,7 +40,7 @@ def called(model: nn.Module, loss: Loss) -> nn.Module:
 def _in_mode_of(
     view: nn.Module, model: nn.Module, loss: Callable[..., Any], *args: Any, **named: Any
 ) -> Any:
-    """Calls the loss with the model in the mode of its view, train or eval."""
+    """Calls the loss with the model in the mode of its view: train or eval."""
     before, model.training = model.training, view.training
     try:
         return loss(model, *args, **named)
@@ -49,15 +49,15 @@ def _in_mode_of(
 
 
 def among(patterns: str | Sequence[str]) -> Match:
-    """Returns whether a name fits one of the patterns, in which `*` is any characters."""
+    """Returns a function that tests a name against patterns, in which `*` is any characters."""
     all_patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     return lambda name: any(fnmatch.fnmatchcase(name, each) for each in all_patterns)
 
 
 @contextlib.contextmanager
 def training(model: nn.Module, match: Match | None) -> Iterator[None]:
-    """Parameters without a name that matches need no gradient inside the block. None: all stay as
-    they are. Raises ValueError if no parameter that needs one is left."""
+    """Disables gradients inside the block for parameters without a matching name. With None all
+    stay as they are. Raises ValueError if no parameter that needs a gradient is left."""
     if match is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a step gives."""
+"""The results of a step."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ from medley.cluster import Cluster
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """What one step gives. Times are those of the devices' clocks, so emulated ones if they are."""
+    """The results of one step. Times are from the devices' clocks, which may be emulated.
 
-    step: int  # the first one is 0
+    Example:
+        metrics = trainer.step(batch)
+        print(metrics.step, metrics.loss, metrics.step_seconds)
+    """
+
+    step: int  # first step is 0
     loss: float  # over the global batch
-    grad_norm: float  # over all parameters, before clipping
-    learning_rate: float  # of this step
-    step_seconds: float  # of the slowest device of this process
-    tokens_per_second: float  # rows per second where the batch has no token ids
-    waiting: float  # mean share of the step in which the devices of this process waited for others
-    devices: Mapping[str, float]  # this share by device of this process
-    # By name, of the global batch: the scalars that the model returned beside the loss, and the
-    # tensors of rows that `capture(..., outputs=...)` names.
+    grad_norm: float  # norm over all parameters, before clipping
+    learning_rate: float  # rate of this step
+    step_seconds: float  # time of the slowest device of this process
+    tokens_per_second: float  # rows per second if the batch has no token ids
+    waiting: float  # mean share of the step in which the devices of this process were idle
+    devices: Mapping[str, float]  # idle share by device of this process
+    # Outputs of the global batch by name: scalars of the model, and the tensors of rows named by
+    # `capture(..., outputs=...)`.
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Outputs(dict[str, Any]):
-    """Outputs by name, of a process that may lack the rows of some."""
+    """Outputs by name. A process may lack the rows of some."""
 
     def __init__(self, given: Mapping[str, Any], rows: Collection[str]) -> None:
-        """`rows`: the names of tensors of rows."""
+        """`rows`: names of the tensors of rows."""
         super().__init__(given)
         self._rows = rows
 
@@ -48,7 +53,7 @@ class Outputs(dict[str, Any]):
 
 
 class Given(NamedTuple):
-    """The results of the graph in one step, the same in all processes."""
+    """The results of the graph in one step, identical in all processes."""
 
     loss: float
     grad_norm: float
@@ -56,7 +61,7 @@ class Given(NamedTuple):
 
     @staticmethod
     def of(result: Any, rows: Mapping[str, torch.dtype]) -> Given:
-        """Returns what a step of a run gave; `rows`: the dtypes of tensors of rows by name."""
+        """Returns the results of a step of a run. `rows`: dtypes of the tensors of rows by name."""
         outputs = {
             name: value.to(rows[name]) if name in rows else value.item()
             for name, value in result.metrics.items()
@@ -65,22 +70,23 @@ class Given(NamedTuple):
 
 
 def scalars_of(outputs: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the outputs that are no tensors."""
+    """Returns the outputs that are scalars."""
     return {name: value for name, value in outputs.items() if not isinstance(value, Tensor)}
 
 
 def told_by(metrics: Metrics) -> Given:
-    """Returns what other processes are told of a step: no tensors."""
+    """Returns the part of a step's results that is sent to other processes: scalars only."""
     return Given(metrics.loss, metrics.grad_norm, scalars_of(metrics.outputs))
 
 
 def seconds_of(result: Any) -> float:
-    """Returns what a step took on the slowest device; `result`: of this process, if it has one."""
+    """Returns the step time of the slowest device, in seconds. `result` is that of this process, if
+    any."""
     return 0.0 if result is None else max(result.nanoseconds) * 1e-9
 
 
 def waiting_of(result: Any) -> dict[str, float]:
-    """Returns by device the share of a step in which it waited for others."""
+    """Returns the idle share of a step by device."""
     if result is None:
         return {}
     return {
@@ -92,7 +98,7 @@ def waiting_of(result: Any) -> dict[str, float]:
 
 
 def rows_by_kind(program: _core.Program, machines: Cluster) -> dict[str, float]:
-    """Returns by kind of device which part of all rows its devices compute, over all stages."""
+    """Returns the share of all rows that each device type computes, over all stages."""
     rows: dict[str, float] = {}
     for device, count in zip(program.devices, program.computed_rows(), strict=True):
         kind = machines.kind(device).name

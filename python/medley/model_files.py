@@ -1,5 +1,5 @@
-"""The weights of a model in a folder, as the packages safetensors and transformers read and write
-them: one file, or several with an index."""
+"""The weights of a model in a folder, in the format of safetensors and transformers: one file, or
+several with an index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INDEX_FILE = MODEL_FILE + ".index.json"
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers of a model, tied ones by each of their names,
-    and what else belongs to weights of four bits."""
+    """Returns the parameters and buffers of a model, tied ones under each name, and the other
+    tensors of 4-bit weights."""
     return {
         **quantized_tensors(model),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -29,8 +29,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
-    """Returns the model inside of one that is compiled or divides the batch, and with what the
-    names of its tensors begin in that."""
+    """Returns the model inside a compiled or data-parallel wrapper, and the prefix of its tensors'
+    names in the wrapper."""
     prefix = ""
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -43,7 +43,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
+    """Writes a safetensors file atomically, and the config of the model if it has one."""
     model, prefix = unwrapped(model)
     make_folder(folder)
     with whole_file(folder / MODEL_FILE) as file:
@@ -57,10 +57,8 @@ def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -
 
 
 def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors of a model in a file by each of their names in the model.
-
-    Raises ValueError if a name of the model is missing or another one is in the file.
-    """
+    """Returns the tensors of a file under each of their names in the model. Raises ValueError for a
+    missing name or an additional one."""
     model, prefix = unwrapped(model)
     path = folder / MODEL_FILE
     found: dict[str, Tensor] = {}
@@ -94,8 +92,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Returns the files that the weights are in. Raises ValueError for an index that names none, or
-    some outside of the folder."""
+    """Returns the files with the weights. Raises ValueError if the index names no file, or a file
+    outside the folder."""
     index = folder / INDEX_FILE
     if (folder / MODEL_FILE).exists() or not index.is_file():
         return [folder / MODEL_FILE]
@@ -109,7 +107,7 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    if path.exists() and not path.is_file():  # safetensors would wait for who writes to a pipe
+    if path.exists() and not path.is_file():  # safetensors would wait for a writer of a pipe
         raise ValueError(f"{path}: found a pipe, a device or a folder, expected a file")
     try:
         found: dict[str, Tensor] = safetensors.torch.load_file(path)

@@ -24,7 +24,7 @@ from medley.written_optimizers import whole as whole
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer):
-    """As torch.optim.AdamW, with an fp32 master copy of 16-bit parameters."""
+    """Equals torch.optim.AdamW, with an fp32 master copy of 16-bit parameters."""
 
     kind: ClassVar[str] = "adamw"
     betas: Betas = (0.9, 0.999)  # each in [0, 1)
@@ -45,15 +45,15 @@ class AdamW(Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW8bit(AdamW):
-    """AdamW whose moments are kept in eight bits (https://arxiv.org/abs/2110.02861), each row with
-    its scale: a quarter of their memory."""
+    """AdamW with 8-bit moments (https://arxiv.org/abs/2110.02861) and a scale per row: a quarter of
+    their memory."""
 
     kind: ClassVar[str] = "adamw8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(AdamW):
-    """As torch.optim.Adam: the weight decay is added to the gradient."""
+    """Equals torch.optim.Adam: the weight decay is added to the gradient."""
 
     kind: ClassVar[str] = "adam"
     weight_decay: Hyper = 0.0  # added to the gradient
@@ -61,12 +61,12 @@ class Adam(AdamW):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """As torch.optim.SGD without dampening."""
+    """Equals torch.optim.SGD without dampening."""
 
     kind: ClassVar[str] = "sgd"
-    momentum: Hyper = 0.0  # 0: nothing is kept
+    momentum: Hyper = 0.0  # 0: no state
     weight_decay: Hyper = 0.0  # added to the gradient
-    nesterov: bool = False  # needs a momentum
+    nesterov: bool = False  # requires a momentum
 
     def __post_init__(self) -> None:
         self._prepare(momentum=self.momentum, weight_decay=self.weight_decay)
@@ -83,11 +83,11 @@ class SGD(Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lion(Optimizer):
-    """The sign of a moment (https://arxiv.org/abs/2302.06675): one number is kept per parameter."""
+    """The sign of one moment per parameter (https://arxiv.org/abs/2302.06675)."""
 
     kind: ClassVar[str] = "lion"
     lr: Hyper = 1e-4  # a third to a tenth of AdamW's
-    betas: Betas = (0.9, 0.99)  # each in [0, 1): of the step, of what is kept
+    betas: Betas = (0.9, 0.99)  # each in [0, 1): for the step, for the moment
     weight_decay: Hyper = 0.0  # decoupled, times the learning rate
 
     def __post_init__(self) -> None:
@@ -103,16 +103,15 @@ class Lion(Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adafactor(Optimizer):
-    """As torch.optim.Adafactor: of a matrix, second moments of rows and columns are kept.
-
-    Every device that has a part of a parameter computes all of its step.
-    """
+    """Equals torch.optim.Adafactor: stores second moments of the rows and columns of a matrix.
+    Every device with a part of a parameter computes the whole step of the parameter."""
 
     kind: ClassVar[str] = "adafactor"
-    lr: Hyper = 1e-2  # at most, relative to the size of the parameter
-    beta2_decay: Hyper = -0.8  # exponent by which the decay of the moments falls
-    eps: tuple[Hyper | None, Hyper] = (None, 1e-3)  # of the moments' roots, of parameters' sizes
-    d: Hyper = 1.0  # the largest mean square of a step
+    lr: Hyper = 1e-2  # maximum, relative to the size of the parameter
+    beta2_decay: Hyper = -0.8  # exponent at which the decay of the moments falls
+    # minimum of the moments' roots, of parameters' sizes
+    eps: tuple[Hyper | None, Hyper] = (None, 1e-3)
+    d: Hyper = 1.0  # maximum mean square of a step
     weight_decay: Hyper = 0.0  # decoupled, times the learning rate
 
     def __post_init__(self) -> None:
@@ -136,20 +135,19 @@ class Adafactor(Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Muon(Optimizer):
-    """As torch.optim.Muon: of matrices only, others need another optimizer (`Groups`).
-
-    Every device that has a part of a matrix computes all of its step. The iteration is in bf16, of
-    f64 parameters in f64.
-    """
+    """Equals torch.optim.Muon. Takes only matrices: combine it with another optimizer in `Groups`.
+    Every device with a part of a matrix computes the whole step of the matrix. The iteration is in
+    bf16, or in f64 for f64 parameters."""
 
     kind: ClassVar[str] = "muon"
     weight_decay: Hyper = 0.1  # decoupled, times the learning rate
     momentum: Hyper = 0.95
     nesterov: bool = True
-    coefficients: tuple[Hyper, Hyper, Hyper] = (3.4445, -4.775, 2.0315)  # of the iteration
-    eps: Hyper = 1e-7  # the least norm of a step before the iteration
+    # coefficients of the iteration
+    coefficients: tuple[Hyper, Hyper, Hyper] = (3.4445, -4.775, 2.0315)
+    eps: Hyper = 1e-7  # minimum norm of a step before the iteration
     iterations: int = 5
-    match_adamw: bool = False  # steps of AdamW's size, so that its learning rates fit
+    match_adamw: bool = False  # scales steps to the size of AdamW's, for the same learning rates
 
     def __post_init__(self) -> None:
         self._prepare(
@@ -173,7 +171,7 @@ class Muon(Optimizer):
         }
 
     def check_parameter(self, name: str, shape: str) -> None:
-        """Raises ValueError for a parameter that is no matrix."""
+        """Raises ValueError if a parameter is no matrix."""
         if len(sizes_of(shape)) != 2:
             raise ValueError(
                 f"Muon: {name}: found a parameter of shape {shape}, expected a matrix: give the "
@@ -191,10 +189,15 @@ Match = str | Callable[[str, tuple[int, ...]], bool]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Groups(Optimizer):
-    """Several optimizers: a parameter has the first whose pattern or function takes it.
+    """Several optimizers. A parameter uses the first one whose pattern or function matches.
 
-    A pattern is of names, `*` any characters; a function takes name and shape. The learning rates
-    are those of the optimizers; `max_norm` is of all parameters together.
+    A pattern matches names, with `*` for any characters. A function takes name and shape. Each
+    optimizer has its own learning rate. `max_norm` covers all parameters together.
+
+    Example:
+        matrices = lambda name, shape: len(shape) == 2
+        groups = [(matrices, medley.Muon(lr=2e-2)), ("*", medley.AdamW(lr=3e-4))]
+        optimizer = medley.Groups(groups, max_norm=1.0)
     """
 
     groups: Sequence[tuple[Match, Optimizer]]
@@ -230,7 +233,7 @@ class Groups(Optimizer):
         return self.rules()[0].learning_rate(step)
 
     def numbers(self) -> dict[str, float]:
-        """Returns nothing: they are of the groups."""
+        """Returns an empty dict: the groups have the values."""
         return {}
 
     def description(self) -> dict[str, Any]:
@@ -244,7 +247,7 @@ class Groups(Optimizer):
         return {**facts, **self._said()}
 
     def rule_of(self, graph: _core.Graph) -> dict[str, int]:
-        """Raises ValueError for a parameter that no group takes."""
+        """Returns the rule of each parameter. Raises ValueError for a parameter without a group."""
         rule_of = {}
         for kind, name, _, shape in graph.outputs:
             if kind != "gradient":
@@ -264,7 +267,7 @@ def _takes(match: Match, name: str, shape: tuple[int, ...]) -> bool:
 
 
 def as_optimizer(optimizer: Optimizer | None) -> Optimizer:
-    """Returns AdamW if there is none. Raises ValueError for what is no optimizer of Medley."""
+    """Returns AdamW for None. Raises ValueError if `optimizer` is no optimizer of Medley."""
     if optimizer is None:
         return AdamW()
     if isinstance(optimizer, Optimizer):

@@ -1,4 +1,5 @@
-"""Plans: who computes what, and how much of it. Made by the core's planner or read from a file."""
+"""Plans: the ops and samples of each device. The planner of the core makes them, or a file has
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Explanation(str):
-    """A text with tables; a notebook keeps their columns."""
+    """A text with tables. Notebooks keep their columns."""
 
     __slots__ = ()
 
@@ -31,7 +32,7 @@ class Explanation(str):
 
 
 class Question(NamedTuple):
-    """What a planner is asked about a graph and a cluster; `microbatches`: 0 for as few as fit."""
+    """The arguments of a planner besides graph and cluster. `microbatches`: 0 for as few as fit."""
 
     strategy: str
     rows: int
@@ -42,22 +43,27 @@ class Question(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A plan as its JSON text, with the graph, the cluster and the profile that it was made for, if
-    known."""
+    """A plan as its JSON text, with the graph, cluster and profile that it was made for, if known.
+
+    Example:
+        plan = medley.plan(graph, "cluster.yaml", global_batch=64)
+        print(plan.explain())
+        plan.save("plan.json")
+    """
 
     text: str  # JSON (docs/formats/plan.md)
-    graph: Graph | None = None  # that it is for
-    cluster: Cluster | None = None  # that it is for
-    profile: str | os.PathLike[str] | None = None  # the file
+    graph: Graph | None = None  # its graph
+    cluster: Cluster | None = None  # its cluster
+    profile: str | os.PathLike[str] | None = None  # its profile file
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan. Raises ValueError naming the place of what is no plan."""
+        """Reads a plan. Raises ValueError naming the invalid place."""
         return Plan.of(_core.Plan(read_text(path), str(path)))
 
     @staticmethod
     def from_dict(entries: Mapping[str, Any]) -> Plan:
-        """Returns the plan that a dict in the form of the JSON describes."""
+        """Returns the plan of a dict in the form of the JSON."""
         return Plan.of(_core.Plan(json.dumps(entries)))
 
     @staticmethod
@@ -67,25 +73,25 @@ class Plan:
         cluster: Cluster | None = None,
         profile: str | os.PathLike[str] | None = None,
     ) -> Plan:
-        """Returns the plan that `core` is, for this graph, cluster and profile."""
+        """Returns a plan of the core as a Plan for this graph, cluster and profile."""
         plan = Plan(core.text(), graph, cluster, profile)
         plan.__dict__["core"] = core
         return plan
 
     @functools.cached_property
     def core(self) -> _core.Plan:
-        """The plan as the core has it, read once. Raises ValueError for a text that is no plan."""
+        """The plan as an object of the core, parsed once. Raises ValueError for an invalid text."""
         return _core.Plan(self.text)
 
-    def __getstate__(self) -> dict[str, Any]:  # a copy reads its text again
+    def __getstate__(self) -> dict[str, Any]:  # a copy parses its text again
         return {name: value for name, value in self.__dict__.items() if name != "core"}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan; the file is complete or not there."""
+        """Writes the plan atomically."""
         write_atomically(path, self.text)
 
     def explain(self, expanded: bool = False) -> Explanation:
-        """Returns what the plan does and what it will cost, for people."""
+        """Returns a readable description: division, step time and memory."""
         if self.graph is None or self.cluster is None:
             raise ValueError(
                 "explain: the plan was read without graph and cluster; use "
@@ -104,32 +110,33 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Rows of a step."""
+        """The rows of a step."""
         return self.core.global_batch
 
     @property
     def strategy(self) -> str:
-        """The strategy that made it, "" if written by hand."""
+        """The strategy that made the plan, or "" if it was written by hand."""
         return self.core.strategy
 
     @property
     def survive(self) -> int:
-        """How many nodes may be lost, any of them, with the state still there: 0 or 1."""
+        """The number of node losses that the state tolerates: 0 or 1."""
         return self.core.survive
 
     @property
     def loss_over(self) -> str:
-        """What the loss of a step is over: "batch", or "microbatches", the mean of their losses."""
+        """The scope of the loss of a step: "batch", or "microbatches" for the mean of their
+        losses."""
         return self.core.loss_over
 
     @property
     def devices(self) -> list[str]:
-        """Names of the devices, in the order of the ranks."""
+        """The names of the devices in the order of the ranks."""
         return self.core.devices
 
     @property
     def mesh_shapes(self) -> list[list[int]]:
-        """Sizes of the axes of the mesh of each stage, pipeline after pipeline."""
+        """The sizes of the mesh axes of each stage, pipeline after pipeline."""
         return self.core.mesh_shapes
 
 
@@ -145,24 +152,24 @@ def plan(
     survive: int = 0,
     loss_over: str = "batch",
 ) -> Plan:
-    """Returns the fastest plan that fits, of those that `strategy` considers, by the times that
-    the file `profile` has.
+    """Returns the plan with the shortest predicted step that fits into memory, among those that
+    `strategy` considers. The times are those of the file `profile`, or of the device catalogue.
 
-    With `plan`, and under `medley launch plan.json`, that plan is verified and returned instead. In
-    a job of several processes the first one plans for all.
+    If `plan` is given, or under `medley launch plan.json`, that plan is verified and returned. In a
+    job the first process plans for all.
 
-    `global_batch` is the rows of a step over all devices; `microbatches` in how many parts they are
-    computed, as few as fit into memory if not given. The state of `optimizer` counts as memory.
-    With `survive=1` the plan is chosen so that the state outlives the loss of any one node: where
-    copies of it are needed for that, what they cost counts.
+    `global_batch` is the number of rows per step over all devices. `microbatches` is the number of
+    parts in which they are computed; by default as few as fit. The state of `optimizer` counts as
+    memory. With `survive=1` the state tolerates the loss of any one node. The cost of the required
+    state replicas counts.
 
-    The loss of a step is that of the whole batch, however it is cut. With
-    `loss_over="microbatches"` it is the mean of the losses of `microbatches` parts, each a batch of
-    its own and of weight 1 / microbatches, as in a loop of PyTorch that accumulates gradients.
+    The loss of a step is that of the whole batch, independent of its division. With
+    `loss_over="microbatches"` it is the mean of the losses of `microbatches` parts, as in a PyTorch
+    loop that accumulates gradients. Each part is a batch of its own with weight 1 / microbatches.
 
-    Raises ValueError if no plan fits, saying what does not fit and by how much.
+    Raises ValueError if no plan fits, naming the missing amount of memory.
     """
-    # Both import PyTorch, which whoever only reads plans does without.
+    # Both import PyTorch, which reading plans does not need.
     from medley.graph import as_graph
     from medley.run import exchange
 
@@ -204,8 +211,8 @@ def find_plan(
     times: tuple[str, str],
     devices: Sequence[str] = (),
 ) -> _core.Plan:
-    """Returns the plan that plan() finds, in this process. `times`: of `measured`; `devices`: those
-    that may be used, all if there are none."""
+    """Returns the plan of plan(), searched in this process. `times` is the result of `measured`;
+    `devices` are the allowed ones, or all if empty."""
     return _core.plan(
         graph,
         cluster,
@@ -231,12 +238,13 @@ def _count(name: str, value: int) -> int:
 
 
 def measured(profile: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """Returns what the core takes for a profile: its text and its name."""
+    """Returns the text and the name of a profile, as the core takes them."""
     return ("", "<profile>") if profile is None else (read_profile(profile), str(profile))
 
 
 def read_profile(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a profile. Refuses an empty one, which to the core stands for none."""
+    """Returns the text of a profile. Raises ValueError for an empty one, which means none to the
+    core."""
     text = read_text(path)
     if not text:
         raise ValueError(f"{path}: found nothing, expected what `medley profile` writes")

@@ -1,9 +1,7 @@
-"""Weights of four bits as bitsandbytes keeps them, by tensors that have names.
-
-Its Linear4bit has one parameter, the packed numbers, and an object with the largest number of each
-block and the sixteen numbers that four bits stand for. Those two become tensors of the model
-here, `weight_absmax` and `weight_code` behind the path of the layer. bitsandbytes is not imported.
-"""
+"""4-bit weights in the format of bitsandbytes, as tensors with names. Linear4bit of bitsandbytes
+has one parameter, the packed values. An object stores the largest value of each block and the
+sixteen values of the code. Here those two become tensors of the model, `weight_absmax` and
+`weight_code` under the path of the layer. bitsandbytes is not imported."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 BITS = 4
-_BLOCK = 64  # numbers, as bitsandbytes has them unless told otherwise
+_BLOCK = 64  # values per block, the default of bitsandbytes
 _ABSMAX, _CODE = "weight_absmax", "weight_code"
-_KEPT = "_medley_absmax"  # what was quantised itself, as numbers: computed once
+_KEPT = "_medley_absmax"  # dequantised absmax, computed once
 
 
 def quantized_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors beside packed weights by name: absmax f32 [blocks], code f32 [16]."""
+    """Returns the tensors of packed weights by name: absmax f32 [blocks], code f32 [16]."""
     found: dict[str, Tensor] = {}
     for path, module in _layers(model):
         for name, tensor in _tensors(module.quant_state).items():
@@ -34,7 +32,7 @@ def quantized_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def as_buffers(model: nn.Module) -> Iterator[None]:
-    """Makes them buffers of their layers inside the block."""
+    """Makes these tensors buffers of their layers inside the block."""
     added: list[tuple[dict[str, Any], str]] = []
     try:
         for _, module in _layers(model):
@@ -48,12 +46,10 @@ def as_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def with_4bit(model: nn.Module) -> nn.Module:
-    """Returns a model of transformers whose linear layers, but for the head, have weights of four
-    bits (nf4), as `BitsAndBytesConfig(load_in_4bit=True)` makes them. On the meta device nothing is
-    computed: only sizes matter then.
-
-    Raises ValueError if bitsandbytes is missing, or a weight has no whole number of blocks.
-    """
+    """Returns a model of transformers with 4-bit weights (nf4) in all linear layers except the
+    head. Equals `BitsAndBytesConfig(load_in_4bit=True)`. On the meta device only sizes are
+    computed. Raises ValueError if bitsandbytes is missing, or if a weight is not a whole number of
+    blocks."""
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ValueError("--bits 4: needs a package: pip install bitsandbytes")
     head = getattr(model, "get_output_embeddings", lambda: None)()
@@ -66,7 +62,7 @@ def with_4bit(model: nn.Module) -> nn.Module:
 
 @dataclasses.dataclass(eq=False)
 class _Sizes:
-    """What a layer without values has in the place of bitsandbytes' QuantState."""
+    """Replaces the QuantState of bitsandbytes in a layer without values."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -105,7 +101,7 @@ def _packed(path: str, linear: nn.Linear) -> nn.Module:
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yields paths and layers whose tensors are not buffers already."""
+    """Yields paths and layers whose tensors are not yet buffers."""
     modules = sys.modules.get("bitsandbytes.nn.modules")
     kind = getattr(modules, "Linear4bit", None)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step, which starts at 0. Any other function will do, too."""
+"""Learning rates as functions of the step, which starts at 0. Any other function works too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def linear(lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0) -> 
 def polynomial(
     lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0, power: float = 2.0
 ) -> Schedule:
-    """Returns a schedule that warms up linearly and falls to `floor` as a power of what is left."""
+    """Returns a schedule that warms up linearly and falls to `floor` as a power of the remaining
+    share."""
     return _described(
         _falling(lr, steps, warmup_steps, floor, lambda done: (1.0 - done) ** power),
         f"polynomial({lr!r}, {steps}, {warmup_steps}, {floor!r}, {power!r})",
@@ -63,8 +64,8 @@ def inverse_sqrt(lr: float, warmup_steps: int) -> Schedule:
 def warmup_stable_decay(
     lr: float, steps: int, warmup_steps: int, decay_steps: int, floor: float = 0.0
 ) -> Schedule:
-    """Returns a schedule that warms up linearly, stays, and falls to `floor` linearly in the last
-    `decay_steps` of `steps`."""
+    """Returns a schedule that warms up linearly, stays constant, and falls linearly to `floor` in
+    the last `decay_steps` of `steps`."""
 
     def rate(step: int) -> float:
         up = (step + 1) / max(1, warmup_steps)
@@ -79,7 +80,7 @@ def warmup_stable_decay(
 def _falling(
     lr: float, steps: int, warmup_steps: int, floor: float, shape: Callable[[float], float]
 ) -> Schedule:
-    """`shape`: from the share of the steps that is done to that of the rate."""
+    """`shape`: maps the share of steps done to the share of the rate."""
 
     def rate(step: int) -> float:
         if step < warmup_steps:
@@ -96,7 +97,7 @@ def _described(schedule: Schedule, text: str) -> Schedule:
 
 
 def schedule_text(lr: float | Schedule) -> str:
-    """Returns how a learning rate is written down, "" for a function that is not one of ours."""
+    """Returns the text of a learning rate, or "" for a function of another module."""
     if not callable(lr):
         return repr(float(lr))
     ours = getattr(lr, "__module__", "") == __name__
@@ -107,18 +108,17 @@ def schedule_text(lr: float | Schedule) -> str:
 
 
 def is_torch_scheduler(value: Any) -> bool:
-    """Returns whether this is a scheduler of `torch.optim.lr_scheduler`, or like one."""
+    """Returns whether `value` is a scheduler of `torch.optim.lr_scheduler`, or has its
+    interface."""
     return hasattr(value, "step") and hasattr(value, "optimizer")
 
 
 def scheduled(scheduler: Any, field: str = "lr", *, group: int = 0, every: int = 1) -> Schedule:
-    """Returns what a scheduler of PyTorch makes of a hyperparameter, as a function of the step.
-
-    `scheduler` is bound to a torch optimizer, of which only the numbers count: `field` of one of
-    its groups, such as "momentum". A copy of it makes a step after every step of training, or after
-    `every` steps, such as `len(loader)`. One that has made k steps already goes on from there: it
-    says nothing of the steps before.
-    """
+    """Returns a hyperparameter that a scheduler of PyTorch sets, as a function of the step.
+    `scheduler` is bound to a torch optimizer. Only `field` of `group` in that optimizer is read,
+    such as "momentum". A copy of the scheduler takes a step after every `every` steps of training,
+    such as `len(loader)`. A scheduler that has taken k steps resumes there: it does not define the
+    steps before."""
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
     kind = type(scheduler).__name__
@@ -138,7 +138,7 @@ def scheduled(scheduler: Any, field: str = "lr", *, group: int = 0, every: int =
 
 
 def cycled_fields(scheduler: Any) -> list[str]:
-    """Returns which fields a scheduler changes besides the rate."""
+    """Returns the fields that a scheduler changes besides the rate."""
     inner = getattr(scheduler, "_schedulers", [])
     if any(cycled_fields(each) for each in inner) or getattr(scheduler, "cycle_momentum", False):
         known = scheduler.optimizer.defaults
@@ -147,16 +147,16 @@ def cycled_fields(scheduler: Any) -> list[str]:
 
 
 class _Replay:
-    """The numbers that a copy of a scheduler gives, step after step."""
+    """The values of a copy of a scheduler, step by step."""
 
     def __init__(self, scheduler: Any, field: str, group: int, every: int) -> None:
         optimizer = scheduler.optimizer
         shared = [optimizer.state, *(p for g in optimizer.param_groups for p in g["params"])]
-        # No parameters are copied, nor what is kept of them: none changes.
+        # Parameters and their state are shared: the copy does not change them.
         self._scheduler = copy.deepcopy(scheduler, {id(each): each for each in shared})
         self._field, self._group, self._every = field, group, every
         first = scheduler
-        while not hasattr(first, "last_epoch"):  # of several at once
+        while not hasattr(first, "last_epoch"):  # a chain of several schedulers
             first = first._schedulers[0]
         self._first = int(first.last_epoch)
         self._values = [self._value()]
@@ -173,7 +173,7 @@ class _Replay:
                 f"in step {step}: give the optimizer a new one, or load the checkpoint it is of"
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its optimizer makes no steps
+            warnings.simplefilter("ignore")  # its optimizer takes no steps
             while len(self._values) <= place:
                 self._scheduler.step()
                 self._values.append(self._value())

@@ -1,10 +1,7 @@
-"""One state of several runs: parameters and buffers with the same names are the same values.
-
-Each run divides them as its own plan says. A value is current in the run that has changed it last,
-and in the runs that have received it since; all other runs have dropped it. The first of these
-runs owns it: where the runs of an epoch are replaced (`medley/run/recovery.py`), it comes from
-there.
-"""
+"""One state of several runs: parameters and buffers with the same names have the same values. Each
+run divides them as its own plan requires. A value is current in the run that changed it last, and
+in the runs that have received it since. All other runs have dropped it. The first of these runs
+owns it. Recovery reads it from the owner (`medley/run/recovery.py`)."""
 
 from __future__ import annotations
 
@@ -19,40 +16,39 @@ if TYPE_CHECKING:
 
 Value = tuple[str, str]  # kind and name
 Owners = dict[Value, str]  # objectives
-MASTER = "master:"  # before the name of a parameter: its copy in full precision
+MASTER = "master:"  # prefix of the full-precision copy of a parameter
 
 
 class SharedState:
-    """`engines`: those of one model, by the names of their objectives. An engine without a run has
-    no values."""
+    """`engines`: those of one model by objective. An engine without a run has no values."""
 
     def __init__(
         self, engines: Mapping[str, Engine], peers: _runtime.MovePeers | None = None
     ) -> None:
         """`peers`: the processes of a job."""
         self._engines = engines
-        self._changes = 0  # of owners, the same number in all processes that have come as far
+        self._changes = 0  # number of owner changes, equal in all processes at the same call
         self.enter(peers, {})
 
     def enter(self, peers: _runtime.MovePeers | None, owners: Owners) -> None:
-        """The engines have new runs. Values are where their owners are, or in all runs that have
+        """Replaces the runs of the engines. Values are with their owners, or in all runs that have
         them."""
         engines = self._engines
         self._peers = peers
-        self._moves: dict[tuple[str, str], _core.Moves] = {}  # by the objectives from and to
+        self._moves: dict[tuple[str, str], _core.Moves] = {}  # keyed by source and target objective
         self._values = {name: shared_values(each.run) for name, each in engines.items()}
         self._check_kinds()
         self._changed = {name: self._changes_of(name) for name in engines}
         self._take(owners)
 
     def begin(self) -> None:
-        """All runs have the same values: the first objective that has a value keeps it."""
+        """All runs have the same values: the first objective with a value owns it."""
         self._changes += 1
         self._take({})
 
     def bring(self, name: str) -> None:
         """Gives an objective the values that it reads and lacks. In a job all processes call it."""
-        lacking: dict[str, list[Value]] = {}  # by the objective that gives them
+        lacking: dict[str, list[Value]] = {}  # by source objective
         for value in self._values[name]:
             if name not in self._current[value]:
                 lacking.setdefault(self._current[value][0], []).append(value)
@@ -64,8 +60,9 @@ class SharedState:
                 self._current[value].append(name)
 
     def take(self, name: str) -> None:
-        """All others drop what a step of an objective changes, so that each device has it once.
-        Requires: all processes have brought it there."""
+        """Drops the values that a step of an objective changes from all other objectives, so that
+        each device stores them once. Requires: all processes have brought them to that objective.
+        """
         self.last = name
         changed = False
         for value in self._changed[name]:
@@ -77,35 +74,36 @@ class SharedState:
         self._changes += changed
 
     def owned(self, name: str) -> list[Value]:
-        """Returns the values that an objective gives, of all that there are."""
+        """Returns the values that an objective owns."""
         return [value for value, holders in self._current.items() if holders[0] == name]
 
     def giver(self, kind: str, name: str) -> str | None:
-        """Returns the objective that gives a value; None if none has it."""
+        """Returns the objective that owns a value, or None."""
         return next(iter(self._current.get((kind, name), [])), None)
 
     def written(self, name: str) -> list[Value]:
-        """Returns what an objective writes to a checkpoint: its own state, and what it gives."""
+        """Returns the values that an objective writes to a checkpoint: its own state, and those it
+        owns."""
         own = [(kind, each) for kind, each in self._engines[name].run.values if kind == "state"]
         return self.owned(name) + [value for value in own if value not in self._values[name]]
 
     # --- other processes ---
 
     def told(self) -> tuple[int, list[tuple[Value, str]]]:
-        """Returns how often owners have changed, and who owns what, for others to hear()."""
+        """Returns the number of owner changes and the owner of each value, as input of heard()."""
         return self._changes, [(value, holders[0]) for value, holders in self._current.items()]
 
     def heard(self, told: Sequence[Any]) -> Owners:
-        """Returns the owners that another process has told."""
+        """Returns the owners that another process has published."""
         self._changes, owners = told
         return {(kind, name): owner for (kind, name), owner in owners}
 
-    # --- how it does that ---
+    # --- implementation ---
 
     def _take(self, owners: Owners) -> None:
-        """Lets all runs but the owners' drop the values."""
-        self.last = ""  # the objective of the last step
-        self._current: dict[Value, list[str]] = {  # the objectives that have it, the first gives it
+        """Drops the values from all runs except those of the owners."""
+        self.last = ""  # objective of the last step
+        self._current: dict[Value, list[str]] = {  # objectives with the value, owner first
             value: [owner] for value, owner in owners.items()
         }
         for name, values in self._values.items():
@@ -115,7 +113,7 @@ class SharedState:
 
     def _check_kinds(self) -> None:
         """Raises ValueError for a weight that one objective changes in forward and another reads as
-        a parameter: the two would be different values."""
+        a parameter: the two values would differ."""
         kinds: dict[str, tuple[str, str]] = {}
         for objective, values in self._values.items():
             for kind, value in values:
@@ -144,7 +142,7 @@ class SharedState:
 
 
 def shared_values(run: Any) -> dict[Value, None]:
-    """Returns the values of a run that other runs of the same model have, too, in order."""
+    """Returns the values of a run that other runs of the same model share, in order."""
     return {
         (kind, name): None
         for kind, name in ([] if run is None else run.values)

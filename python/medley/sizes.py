@@ -1,4 +1,4 @@
-"""Batches of other sizes than the plan is for: the programs of a run that they take."""
+"""Batches of other sizes than the planned one, and the programs that run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PROGRAMS = 256
 
 
 class Sizes:
-    """Of one run. A program is made when a batch of its size comes for the first time."""
+    """The sizes of one run. A program is made for the first batch of its size."""
 
     def __init__(
         self,
@@ -29,25 +29,25 @@ class Sizes:
         rank: int | None,
         at_length: Callable[[int, Any], _core.Program],
     ) -> None:
-        """`size`: the planned one. `rank`: of this process in a job; None: it has all devices.
-        `at_length` returns the program for sequences of this length, given such a batch."""
+        """`size`: the planned one. `rank`: of this process in a job, or None if it has all devices.
+        `at_length`: returns the program for sequences of this length, given an example batch."""
         self.run = run
         self._planned = planned
         self._size = size
         self._rank = rank
         self._at_length = at_length
         self._programs = {size: planned}
-        self._numbers = {size: 0}  # in the run
+        self._numbers = {size: 0}  # number of the program in the run
         self._own: dict[int, Sequence[int]] = {}
-        # By rank: how many of its own a process is given, one at least.
+        # The number of its own rows that each process receives, at least one, by rank.
         self._counts: list[int] = []
         self._have_own = False
-        self._read = 0  # batches
-        self._told = ""  # the key of what all tell of the last one; "": they do not
+        self._read = 0  # number of batches
+        self._told = ""  # key under which all publish a digest of the last batch; "": none
 
     def number(self, batch: StepBatch) -> int:
-        """Returns the number that the run knows the program by for a batch of this size. In a job
-        all processes ask for the same ones."""
+        """Returns the number of the program for a batch of this size. In a job all processes
+        request the same sizes in the same order."""
         if batch.size not in self._numbers:
             if len(self._numbers) == MOST_PROGRAMS:
                 raise ValueError(
@@ -63,7 +63,7 @@ class Sizes:
         return self._numbers[batch.size]
 
     def own_rows(self, rows: int) -> Sequence[int]:
-        """Returns which of so many rows this process computes."""
+        """Returns the rows, of this many, that this process computes."""
         if self._rank is None:
             return range(rows)
         if rows not in self._own:
@@ -72,11 +72,11 @@ class Sizes:
         return self._own[rows]
 
     def agreed(self, rows: int, digest: Callable[[], str]) -> int:
-        """Returns of how many rows the batch is of which this process is given so many.
+        """Returns the rows of the whole batch, given the rows that this process received.
 
-        All processes are given all rows, or each its own of a whole batch. Which of both is asked
-        of all where numbers do not tell: until they once have been given their own, where one of
-        them computes all rows, or where this one is given fewer.
+        Processes receive all rows, or each its own rows of a whole batch. Ambiguous counts are
+        resolved by an exchange: until processes once receive their own rows, if one of them
+        computes all rows, or if this process receives fewer.
         """
         assert self._rank is not None
         if not self._counts:
@@ -102,9 +102,9 @@ class Sizes:
         )
 
     def check_same(self, tensors: Mapping[str, tuple[Tensor, RowDim]], rows: int) -> None:
-        """Raises ValueError if the processes have not read the same of an earlier batch. Looked at
-        is the first one, the second, the fourth, and so on: whoever shuffles with another seed is
-        found at once. What they have read they tell in the store, so that nobody waits for it."""
+        """Raises ValueError if the processes have read different data in an earlier batch. Compares
+        batches 1, 2, 4 and so on: a different shuffling seed is detected immediately. Digests are
+        published in the store, without blocking."""
         assert self._rank is not None
         self._compare()
         self._read += 1
@@ -118,7 +118,7 @@ class Sizes:
         exchange.store().set(f"{self._told}/{self._rank}", text)
 
     def _compare(self) -> None:
-        """Compares what all have told before the last step."""
+        """Compares the digests published before the last step."""
         key, self._told = self._told, ""
         if not key:
             return

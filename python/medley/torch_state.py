@@ -1,4 +1,5 @@
-"""The state of an optimizer as `state_dict()` of torch.optim has it: to and from whole tensors."""
+"""The state of an optimizer in the form of torch.optim's `state_dict()`, to and from whole
+tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from medley.optimizer import SGD, Muon, Optimizer
 _WITHOUT_STEP = (SGD, Muon)
 _STATE_NAMES = {SGD: {"momentum": "momentum_buffer"}, Muon: {"momentum": "momentum_buffer"}}
 _FIELD_NAMES = {"coefficients": "ns_coefficients", "iterations": "ns_steps"}
-_OF_VECTORS = {"row_var": "variance"}  # of Adafactor
-_SCALARS = ("mu_product",)  # one number for a parameter, in torch
+_OF_VECTORS = {"row_var": "variance"}  # names in Adafactor
+_SCALARS = ("mu_product",)  # one value per parameter in torch
 _OTHER_UPDATES = ("amsgrad", "maximize", "decoupled_weight_decay", "dampening")
 
-Names = Sequence[Sequence[str]]  # of parameters, by group
+Names = Sequence[Sequence[str]]  # names of parameters by group
 
 
 def names_by_rule(optimizer: Optimizer, graph: Any, model: nn.Module) -> list[list[str]]:
@@ -37,7 +38,7 @@ def names_by_rule(optimizer: Optimizer, graph: Any, model: nn.Module) -> list[li
 def write(
     optimizer: Optimizer, names: Names, states: Mapping[str, Tensor], step: int
 ) -> dict[str, Any]:
-    """Returns what `state_dict()` gives after so many steps, of states "exp_avg:<parameter>"."""
+    """Returns the `state_dict()` after `step` steps, from states named "exp_avg:<parameter>"."""
     kept: dict[str, dict[str, Tensor]] = {}
     for each, value in states.items():
         state, _, name = each.partition(":")
@@ -71,8 +72,8 @@ def read(
     given: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     order: Sequence[str] | None,
 ) -> tuple[dict[str, Tensor], int | None]:
-    """Returns the states that are `wanted` by name, "exp_avg:<parameter>", of parameters of these
-    shapes, and the step, None if the state does not say it."""
+    """Returns the `wanted` states by name, "exp_avg:<parameter>", for parameters of these shapes,
+    and the step, or None if the state does not record it."""
     dicts = [given] if isinstance(given, Mapping) else list(given)
     rule_of = {
         name: rule for rule, each in zip(optimizer.rules(), names, strict=True) for name in each
@@ -99,7 +100,7 @@ def read(
 
 
 def _shape(state: str, parameter: Sequence[int]) -> list[int]:
-    """Returns that of a state."""
+    """Returns the shape of a state."""
     if len(parameter) < 2 or state not in ("row_var", "col_var"):
         return list(parameter)
     dim = -1 if state == "row_var" else -2
@@ -112,7 +113,7 @@ def _tensor(
     theirs = _STATE_NAMES.get(type(rule), {}).get(state, state)
     value = entry.get(theirs, entry.get(_OF_VECTORS.get(state, "")))
     if value is None:
-        if made:  # else no step was made, or a momentum begins with the next one
+        if made:  # otherwise no step was taken, or a momentum starts with the next one
             raise ValueError(
                 f"optimizer state: {name}: found {', '.join(entry) or 'nothing'}, expected "
                 f"{theirs} of {rule.name}"
@@ -134,7 +135,7 @@ def _listed(
     model: nn.Module,
     order: Sequence[str] | None,
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any], Sequence[str]]]:
-    """Returns each group of the state, and which parameters it has."""
+    """Returns each group of the state with the names of its parameters."""
     groups = [(state, group) for state in dicts for group in state["param_groups"]]
     counts = [len(group["params"]) for _, group in groups]
     if order is None and all("param_names" in group for _, group in groups):
@@ -143,7 +144,7 @@ def _listed(
         order = [name for each in names for name in each]
     every = [name for name, _ in model.named_parameters()]
     if order is None and len(names) == len(groups) == 1 and counts == [len(every)]:
-        order = every  # frozen ones, too
+        order = every  # includes frozen ones
     if order is None or len(order) != sum(counts):
         found = "names of " + str(len(order)) if order is not None else f"groups of {counts}"
         expected = sum(counts) if order is not None else [len(each) for each in names]
@@ -165,7 +166,7 @@ def _theirs(rule: Optimizer, state: str, value: Tensor) -> str:
 
 
 def _numbers(rule: Optimizer, step: int) -> dict[str, Any]:
-    """Returns a group of PyTorch's optimizer, with the numbers of the next step."""
+    """Returns a group of PyTorch's optimizer with the values of the next step."""
     if rule.name not in known_kinds():
         known = ", ".join(known_kinds())
         raise ValueError(

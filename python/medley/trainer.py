@@ -1,4 +1,4 @@
-"""The trainer: a model, its graph and a plan at work."""
+"""The trainer: runs a model as its plan specifies."""
 
 from __future__ import annotations
 
@@ -39,13 +39,17 @@ Made = TypeVar("Made")
 
 
 class Trainer(OfSession, WholeTensors, Records):
-    """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
+    """Trains `model` as `plan` specifies, on threads of this process or as one process of a job.
 
-    The parameters are taken from `model` when the trainer is made (in a job: from that of the first
-    process); `model` itself is not changed. `local=True` runs all devices as threads of this
-    process also within a job. `profile` is the file that the plan was made with: how far the times
-    of ops have drifted from it is said when the trainer ends. Batches may have shorter sequences
-    than the planned ones; `lengths` says more of them.
+    Initial parameters are copies of those of `model`; in a job, of the first process. `model`
+    itself does not change. `local=True` runs all devices as threads of this process, also within a
+    job. `profile` is the file that the plan was made with; at the end the drift of op times from it
+    is printed. Batches may have shorter sequences than planned: see `lengths`.
+
+    Example:
+        trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-4))
+        for batch in loader:
+            print(trainer.step(batch).loss)
     """
 
     plan = OfEngine[Plan]()
@@ -87,28 +91,23 @@ class Trainer(OfSession, WholeTensors, Records):
     # --- training ---
 
     def step(self, batch: Any) -> Metrics:
-        """Trains on one batch: what a `Loader` yields, the global batch, or only this device's rows
+        """Trains on one batch: from a `Loader`, the global batch, or only this device's rows
         (`BatchSampler`).
 
-        Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
-        A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step too;
-        of such a one a process needs all rows, or a `Loader`'s batch, as in an elastic run.
-        `Metrics.outputs` has the scalars that the model returns beside the loss, and the rows that
-        `capture(..., outputs=...)` names.
+        `batch` is a dict by argument name, a tuple, a list or a tensor, as the model takes it. It
+        may have fewer rows than planned, such as the last batch of an epoch. Each process then
+        needs all rows or a `Loader`'s batch, as in an elastic run. `Metrics.outputs` has the other
+        scalars of the model and the rows named by `capture(..., outputs=...)`.
         """
         self.first_step.check(batch, self.engine.is_first)
         return self.session.step(self.engine, batch)
 
     def evaluate(self, data: Any) -> dict[str, float]:
-        """Returns the mean loss, and of every scalar beside it in what the model returns (a dict
-        with "loss" and "accuracy") the mean, over one batch or over all that a loader yields.
-
-        The model is in eval mode, without dropout, and nothing of it changes. It is computed where
-        the plan has its weights and rows. Batches have any number of rows: one of more than the
-        plan's is computed as more micro-batches. A mean over several counts each by its rows. In a
-        job all processes call this, in an elastic run with batches of all rows or those of a
-        `Loader`.
-        """
+        """Returns the mean loss and the mean of every other scalar of the model, such as
+        "accuracy". `data` is one batch or a loader; means are weighted by rows. The model is in
+        eval mode and does not change. It runs on the devices of the plan. Batches may have any
+        number of rows: larger ones run as more micro-batches. In a job all processes call this; in
+        an elastic run with all rows or with the batches of a `Loader`."""
         batches = [data] if is_batch(data, self.engine.inputs.names) else data
         return self.session.evaluate(self.engine, batches)
 
@@ -126,16 +125,18 @@ class Trainer(OfSession, WholeTensors, Records):
         resume: bool = True,
         callbacks: Sequence[Callback] = (),
     ) -> Fitted:
-        """Trains on all batches of a loader, `epochs` times; with `steps` so many steps in all.
-        Those that were made before count.
+        """Trains on all batches of a loader for `epochs` epochs, or for `steps` steps in all. Steps
+        before a resume count.
 
-        `evaluate` is a batch or a loader for `evaluate`, or what all processes call for values by
-        name, every `evaluate_every` steps and in the end. `output` is a folder for checkpoints,
-        every `save_every` steps and in the end, of which the newest `keep` stay, and for
-        metrics.jsonl. If there is a checkpoint in it, training goes on from there; `resume=False`
-        refuses that. Ctrl-C, SIGTERM and SIGHUP end it after the step at hand, in all processes,
-        with a checkpoint; a second one at once. In a job all processes call this, and one tells the
-        callbacks.
+        Every `evaluate_every` steps and at the end, `evaluate` is evaluated: a batch, a loader, or
+        a function that returns values by name and is called in all processes. The folder `output`
+        receives metrics.jsonl, and a checkpoint every `save_every` steps and at the end. The newest
+        `keep` remain. If it has a checkpoint, training resumes from it; with `resume=False` that is
+        an error.
+
+        Ctrl-C, SIGTERM and SIGHUP end training in all processes after the current step, with a
+        checkpoint. A second signal ends it immediately. In a job all processes call this, and the
+        first one runs the callbacks.
         """
         from medley.fit import Settings, fit
 
@@ -156,31 +157,26 @@ class Trainer(OfSession, WholeTensors, Records):
         )
 
     def predict(self, batch: Any) -> dict[str, Any]:
-        """Returns what the model gives for one batch in eval mode: "loss", the scalars beside it,
-        and the rows that `capture(..., outputs=...)` names, in all processes.
-
-        Takes the batches of `evaluate`. In an elastic run a process that joins later is given what
-        was predicted before, but of rows only the newest 64 MiB.
-        """
+        """Returns the outputs of the model for one batch in eval mode, in all processes: "loss",
+        the other scalars, and the rows named by `capture(..., outputs=...)`. Takes the batches of
+        `evaluate`. In an elastic run a process that joins later receives the earlier predictions,
+        but only the newest 64 MiB of rows."""
         return self.session.predict(self.engine, batch)
 
     # --- other processes ---
 
     def together(self, make: Callable[[], Made]) -> Made:
-        """Does what all processes of a job do at the same place; in an elastic run again, if one
-        of them is lost meanwhile."""
+        """Runs `make` in all processes of a job at the same place. In an elastic run it is repeated
+        if a process is lost meanwhile."""
         return self.session.together(make)
 
     # --- files ---
 
     def save_model(self, folder: str | os.PathLike[str]) -> None:
         """Writes parameters and buffers as safetensors, tied ones once.
-
         `safetensors.torch.load_model(model, "<folder>/model.safetensors")` reads them into a model
-        of the same class, without Medley; for a model of the transformers package so does
-        `from_pretrained`. The file is complete or not there. In a job all processes call this and
-        the first one writes.
-        """
+        of the same class without Medley, as does `from_pretrained` for a model of transformers. The
+        file is written atomically. In a job all processes call this and the first one writes."""
         self._write_whole(
             "save_model()",
             "writes the model",
@@ -193,9 +189,9 @@ class Trainer(OfSession, WholeTensors, Records):
         )
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the active adapter of a model of the package peft, as `adapter_model.safetensors`
-        and `adapter_config.json`, which `peft.PeftModel.from_pretrained(base, folder)` reads. In a
-        job all processes call this and the first one writes."""
+        """Writes the active peft adapter as `adapter_model.safetensors` and `adapter_config.json`.
+        `peft.PeftModel.from_pretrained(base, folder)` reads them. In a job all processes call this
+        and the first one writes."""
         check_adapted(self.engine.model)
         self._write_whole(
             "save_adapter()",
@@ -211,7 +207,7 @@ class Trainer(OfSession, WholeTensors, Records):
         among: Collection[str] | None,
         write: Callable[[dict[str, Tensor]], None],
     ) -> None:
-        """Lets the first process write parameters, all or those `among` the names, and buffers."""
+        """Writes buffers and parameters, all or those in `among`, in the first process."""
 
         engine = self.engine
 

@@ -1,4 +1,4 @@
-"""Checkpoints and the end of a run: the part of a trainer that its session does."""
+"""Checkpoints and the end of a run: the part of a trainer that its session implements."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class OfSession:
-    """The part of a trainer, of one objective or of several, that its session does."""
+    """The part of a trainer that its session implements, for one objective or several."""
 
     session: Session
 
     def fail(self, cause: str) -> str:
-        """Ends the run on all devices; returns its first cause, which may be another's."""
+        """Ends the run on all devices. Returns its first cause, which may be on another device."""
         return self.session.fail(cause)
 
     def finish(self) -> None:
-        """Tells the other devices that this one has nothing more to do; the first one says which
-        of them were slower than the plan expects. What is being saved is completed first."""
+        """Completes checkpoints in progress and notifies the other devices that this one has
+        finished. The first process prints the devices that were slower than the plan expects."""
         self.session.finish()
 
     def save(
@@ -39,14 +39,13 @@ class OfSession:
         spread: float = 0.0,
         data: Cursor | tuple[int, int, int] | None = None,
     ) -> None:
-        """Writes a checkpoint `folder`/step-<steps>: parameters, buffers, the optimizer's state and
-        where training is, which `load` reads under any plan. Of several objectives it has all, and
-        the steps of all.
+        """Writes a checkpoint `folder`/step-<steps>: parameters, buffers, optimizer state and
+        position. `load` reads it under any plan. With several objectives it covers all.
 
-        The newest `keep` stay, and those whose step is a multiple of `keep_every`. `data` says
-        where the rows of the next step are. Without `wait` it is written while training goes on,
-        over `spread` seconds if these are more than it needs: a full disk is then said on stderr,
-        and ends nothing. In a job all processes call this, and each writes what its device holds.
+        The newest `keep` remain, and those whose step is a multiple of `keep_every`. `data` is the
+        position of the next step's rows. With `wait=False` training continues meanwhile, and the
+        writing takes `spread` seconds or more. A full disk then only prints a warning to stderr. In
+        a job all processes call this, and each writes the values of its device.
         """
         path, place = os.fspath(folder), None if data is None else Cursor(*data)
         whole, saving = self.session.whole, Saving(keep, keep_every, spread)
@@ -61,14 +60,13 @@ class OfSession:
         exact: bool = False,
         parameters_only: bool = False,
     ) -> Checkpoint:
-        """Takes everything from what `save` wrote under any plan for the same objectives: the
-        newest checkpoint in a folder that is whole, or the folder itself if it is one. Training
-        goes on from there.
+        """Reads a checkpoint of `save`, made under any plan for the same objectives. Training
+        resumes there.
 
-        `exact` refuses a newest one that is damaged rather than take an older one;
-        `parameters_only` leaves the optimizer and the steps out, which start anew, and also takes
-        the checkpoint of another trainer that has all parameters and buffers. In a job all
-        processes call this, and each reads what its device needs.
+        `folder` is a checkpoint, or contains some; the newest whole one is read. `exact` refuses a
+        damaged newest one instead of reading an older one. `parameters_only` skips optimizer and
+        steps, which start anew. It also accepts a checkpoint of another trainer with all parameters
+        and buffers. In a job all processes call this, and each reads the values of its device.
         """
         found = self._read(folder, exact, parameters_only)
         if found is None:
@@ -76,7 +74,7 @@ class OfSession:
         return found
 
     def resume(self, folder: str | os.PathLike[str]) -> Checkpoint | None:
-        """Goes on from the newest checkpoint in a folder; None, and nothing, if there is none."""
+        """Resumes from the newest checkpoint in a folder. Returns None if there is none."""
         return self._read(folder, False, False)
 
     def _read(
@@ -93,10 +91,10 @@ class OfSession:
         return Checkpoint(found, step, rows, None if data is None else Cursor(*data))
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
-        wrote, in one file or in several with an index; optimizers and steps start anew. They have
-        the names of the model's state dict, tied ones at least once, and no other. In a job all
-        processes call this and the first one reads."""
+        """Reads parameters and buffers written by `save_model` or by transformers'
+        `save_pretrained`. They are in one file, or in several with an index. Their names must be
+        those of the model's state dict, with tied ones at least once. Optimizers and steps start
+        anew. In a job all processes call this and the first one reads."""
         whole = self.session.whole
 
         def load() -> list[int]:
@@ -109,8 +107,8 @@ class OfSession:
         go_on_after(self.session, load)
 
     def catch_up(self) -> Metrics | None:
-        """Goes on where the others are, in a process that takes the place of a lost one: `step`
-        then returns the metrics of the last step that was made, behind which they may be still, and
-        this those of the one before. Elsewhere nothing. The script goes on at `steps`, of several
-        objectives at their sum."""
+        """Fast-forwards a process that replaces a lost one to the current step of the run. Returns
+        the metrics of the step before the last one; `step` then returns those of the last step,
+        which the other processes may still be finishing. The script continues at `steps`, with
+        several objectives at their sum. In other processes it returns None."""
         return self.session.catch_up()

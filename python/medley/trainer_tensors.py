@@ -1,4 +1,4 @@
-"""Whole tensors of a trainer, read and set: parameters, and the state of its optimizer."""
+"""Whole tensors of a trainer, read and set: parameters and optimizer state."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from medley.engine import Engine
     from medley.run.sessions import Session
 
-AVERAGE = "average:"  # before the name of a parameter
-_SCALE = ("state", "loss_scale")  # ops/update_ops.h
+AVERAGE = "average:"  # prefix of the name of a parameter
+_SCALE = ("state", "loss_scale")  # as in ops/update_ops.h
 
 
 class WholeTensors:
-    """The part of a trainer that knows tensors by name, whatever the plan makes of them."""
+    """The part of a trainer that accesses whole tensors by name under any plan."""
 
     engine: Engine
     session: Session
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes
-        call it."""
+        """Returns copies of all parameters, with frozen ones, tied ones once. In a job all
+        processes call it."""
         return self._read_all("parameter")
 
     def buffers(self) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ class WholeTensors:
         return found if factor == 1 else {name: value * factor for name, value in found.items()}
 
     def averages(self) -> dict[str, Tensor]:
-        """Returns the averages of the trained parameters, which `average` of the optimizer keeps.
+        """Returns the averages of the trained parameters, maintained by `average` of the optimizer.
         In a job all processes call it."""
         if self.engine.optimizer.average is None:
             raise ValueError("averages(): found an optimizer without, expected average=0.999")
@@ -57,7 +57,7 @@ class WholeTensors:
 
     @property
     def loss_scale(self) -> float:
-        """What the loss is multiplied by in the next step; 1 where no device computes in f16."""
+        """The factor of the loss in the next step; 1 if no device computes in f16."""
         return loss_scale_of(self.engine.run, self.engine.optimizer.loss_scale)
 
     def _read_all(self, kind: str) -> dict[str, Tensor]:
@@ -69,33 +69,31 @@ class WholeTensors:
         with self.engine.together(call):
             return self.engine.read_kind("state", among)
 
-    # --- what rows carry from step to step ---
+    # --- carried values ---
 
     def carried(self) -> dict[str, Tensor]:
-        """Returns copies of what the next step reads of the last one, by the names of the inputs
-        (`carry` of `capture`). In a job all processes call it."""
+        """Returns copies of the carried values that the next step reads, by input (`carry` of
+        `capture`). In a job all processes call it."""
         self.engine.reset()
         names = [f"{CARRIED}{name}" for name in self.engine.graph.carry]
         found = self.session.together(lambda: self.engine.read_kind("buffer", names))
         return {name.removeprefix(CARRIED): value for name, value in found.items()}
 
     def reset_carried(self, values: Mapping[str, Tensor] | None = None) -> None:
-        """Lets the next step begin with zeros in place of what the last one has left, or with
-        these values of the whole batch. In a job all processes call it."""
+        """Replaces the carried values of the next step by zeros, or by `values` of the whole batch.
+        In a job all processes call it."""
         if self.engine.graph.carry or values:
-            if not self.session.is_elastic:  # no step is made again
+            if not self.session.is_elastic:  # no step is repeated
                 self.engine.resets.clear()
             self.engine.resets[self.engine.steps] = carried.checked(values or {}, self.engine.types)
 
     # --- the state of an optimizer of PyTorch ---
 
     def optimizer_state_dict(self) -> dict[str, Any]:
-        """Returns the optimizer's state as `state_dict()` of the one of the same name in
-        torch.optim has it, which its `load_state_dict` takes.
-
-        The parameters are those that are trained, in the order of `model.parameters()`; `Groups`
-        are its groups, each in that order. In a job all processes call it.
-        """
+        """Returns the optimizer's state as the `state_dict()` of the torch.optim class of the same
+        name. Its `load_state_dict` accepts the result. The parameters are the trained ones in the
+        order of `model.parameters()`; `Groups` are its groups, each in that order. In a job all
+        processes call it."""
         from medley import torch_state
 
         names = torch_state.names_by_rule(
@@ -113,13 +111,11 @@ class WholeTensors:
         names: Sequence[str] | None = None,
         step: int | None = None,
     ) -> None:
-        """Takes what `state_dict()` of an optimizer of torch.optim has given, or a list of several
-        for `Groups`; training goes on from its step.
-
-        `names` are the parameters in the order of the optimizer's, which otherwise is that of
-        `optimizer_state_dict`. SGD and Muon do not say the `step`. Hyperparameters stay those of
-        this optimizer. In a job all processes call it, each with the whole state.
-        """
+        """Reads the `state_dict()` of an optimizer of torch.optim, or a list of several for
+        `Groups`. Training resumes from its step. `names` are the parameters in the order of the
+        optimizer, by default that of `optimizer_state_dict`. SGD and Muon do not record the `step`.
+        Hyperparameters stay those of this optimizer. In a job all processes call it, each with the
+        whole state."""
         from medley import torch_state
 
         shapes = {name: shape for (_, name), (_, shape) in self.engine.types.items()}
@@ -146,7 +142,7 @@ class WholeTensors:
         go_on_after(self.session, read)
 
     def _moments(self) -> list[str]:
-        """Returns the names of what the optimizer keeps of parameters, master copies apart."""
+        """Returns the names of the optimizer's states, except master copies."""
         if self.engine.run is None:  # the plan does not use this device
             return []
         return [
@@ -157,7 +153,8 @@ class WholeTensors:
 
 
 def loss_scale_of(run: Any, first: float, of_last_step: bool = False) -> float:
-    """Returns the scale of the loss in the next step of a run, or in the last one; 1 without."""
+    """Returns the scale of the loss in the next step of a run, or in the last one; 1 without
+    scaling."""
     if run is None or _SCALE not in run.values:
         return 1.0
     state = run.shard(*_SCALE, 0)
@@ -165,7 +162,7 @@ def loss_scale_of(run: Any, first: float, of_last_step: bool = False) -> float:
 
 
 def averages_of(run: Any) -> list[str]:
-    """Returns the names of the averages that a run keeps."""
+    """Returns the names of the averages that a run maintains."""
     if run is None:
         return []
     return [name for kind, name in run.values if kind == "state" and name.startswith(AVERAGE)]

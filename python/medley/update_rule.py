@@ -1,4 +1,4 @@
-"""The base of every optimizer: hyperparameters, numbers or functions of the step, and rules."""
+"""The base of every optimizer: hyperparameters, as values or functions of the step, and rules."""
 
 from __future__ import annotations
 
@@ -12,43 +12,49 @@ from medley import _core
 from medley.schedules import Schedule, cycled_fields, is_torch_scheduler, scheduled
 
 _CONSTANTS_ONLY = 3  # scalars of a rule: learning rate, step, clip scale (ops/update_ops.h)
-_MORE = 5  # with the share of an average and the largest element, before the numbers of the step
+_MORE = 5  # adds the share of an average and the largest element
 Hyper = float | Schedule
 Betas = tuple[Hyper, Hyper] | Callable[[int], tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """What all optimizers have. Each number may be a function of the step, which starts at 0.
+    """The base of all optimizers. Each value may be a function of the step, which starts at 0.
 
-    `max_norm` scales the gradient so that its norm over all parameters is at most that. Without
-    `report_norm` (and `max_norm`) the norm is not computed and `Metrics.grad_norm` is 0.
+    `max_norm` scales the gradient so that its norm over all parameters is at most this value. With
+    `report_norm=False` and no `max_norm`, the norm is not computed and `Metrics.grad_norm` is 0.
     `max_value` then clips every element of the gradient.
+
+    Example:
+        rate = medley.cosine(3e-4, steps=10_000, warmup_steps=500)
+        optimizer = medley.AdamW(lr=rate, weight_decay=0.1, max_norm=1.0)
+        trainer = medley.Trainer(model, graph, plan, optimizer)
     """
 
     lr: Hyper = 1e-3  # learning rate, a function of the step, or a scheduler of PyTorch
-    max_norm: Hyper | None = None  # of the gradient over all parameters; None: no limit
-    max_value: Hyper | None = None  # of an element of the gradient, either sign; None: no limit
-    report_norm: bool = True  # False: `Metrics.grad_norm` is 0 unless there is a limit
-    average: Hyper | None = None  # in (0, 1): the share that an average of the weights keeps
-    loss_scale: float = 65536.0  # the first one, where devices compute in f16; a power of two
-    loss_scale_steps: int = 2000  # after which it doubles; it halves when gradients overflow
+    # maximum norm of the gradient over all parameters; None: no limit
+    max_norm: Hyper | None = None
+    max_value: Hyper | None = None  # maximum magnitude of a gradient element; None: no limit
+    report_norm: bool = True  # False: `Metrics.grad_norm` is 0 without a limit
+    average: Hyper | None = None  # in (0, 1): the share that an average of the weights retains
+    loss_scale: float = 65536.0  # initial scale for devices in f16; a power of two
+    loss_scale_steps: int = 2000  # steps until it doubles; it halves if gradients overflow
 
-    kind: ClassVar[str] = ""  # of the op that updates
-    # Fields that are no numbers of the op.
+    kind: ClassVar[str] = ""  # name of the update op
+    # Fields that are not values of the op.
     other_fields: ClassVar[frozenset[str]] = frozenset(("lr", "max_norm", "max_value", "average"))
 
     @property
     def name(self) -> str:
-        """How messages and checkpoints call it."""
+        """The name in messages and checkpoints."""
         return type(self).__name__
 
     def learning_rate(self, step: int) -> float:
-        """Returns the learning rate of a step; the first one is 0."""
+        """Returns the learning rate of a step, counted from 0."""
         return self._number_at("lr", step)
 
     def scalars(self, step: int) -> list[list[float]]:
-        """Returns the numbers of a step of each rule of `core`, without the step itself."""
+        """Returns the values of a step for each rule of `core`, without the step itself."""
         limit = self._number_at("max_norm", step) if callable(self.max_norm) else 1.0
         kept = self._number_at("average", step) if callable(self.average) else math.nan
         found = []
@@ -62,7 +68,7 @@ class Optimizer:
         return found
 
     def at(self, step: int) -> Self:
-        """Returns it with the hyperparameters of a step."""
+        """Returns a copy with the hyperparameters of a step."""
         values = {name: _value_at(getattr(self, name), step) for name in self._functions()}
         try:
             return dataclasses.replace(self, **values) if values else self
@@ -70,43 +76,43 @@ class Optimizer:
             raise ValueError(f"{error}, in step {step}") from None
 
     def numbers_at(self, step: int) -> list[float]:
-        """Returns the numbers of the op in a step; nothing if they are the same in all."""
+        """Returns the values of the op in a step, or none if they are constant."""
         return [float(x) for x in self.at(step).numbers().values()] if self._functions() else []
 
     def num_numbers_at(self) -> int:
-        """Returns how many these are."""
+        """Returns the number of values of `numbers_at`."""
         return len(self._constant().numbers()) if self._functions() else 0
 
     def numbers(self) -> dict[str, float]:
-        """Returns what the op is given besides tensors, by name, in its order."""
+        """Returns the arguments of the op besides tensors, by name, in its order."""
         raise NotImplementedError
 
     def programs(self, dtypes: set[str], shapes: set[str]) -> tuple[dict[str, str], list[str]]:
-        """Returns the graphs of what it computes, by shape of the parameter or "" for all, and the
-        names of its states; nothing if it is one of ours."""
+        """Returns the graphs of the update by shape of the parameter, or "" for all, and the names
+        of its states. Returns none for a built-in op."""
         return {}, []
 
     def rules(self) -> Sequence[Optimizer]:
-        """Returns those that update, in the order of the rules of `core`."""
+        """Returns the optimizers that update, in the order of the rules of `core`."""
         return [self]
 
     def rule_of(self, graph: _core.Graph) -> dict[str, int]:
-        """Returns the number of the rule by parameter; the first one has all others."""
+        """Returns the number of the rule by parameter. The first rule covers all others."""
         return {}
 
     def description(self) -> dict[str, Any]:
-        """Returns what a checkpoint says of it."""
+        """Returns the description of this optimizer in a checkpoint."""
         return {"kind": self.kind, **self.said_numbers(), **self._said()}
 
     def core(self, graph: _core.Graph, needs_norm: bool = False) -> _core.Optimizer:
-        """Returns its rules for the parameters of a graph. Raises ValueError for a parameter that
-        it cannot update."""
+        """Returns the rules for the parameters of a graph. Raises ValueError for a parameter that
+        the optimizer cannot update."""
         return _core.Optimizer(*self.arguments(graph, needs_norm))
 
     def arguments(self, graph: _core.Graph, needs_norm: bool = False) -> tuple[Any, ...]:
-        """Returns what `core` makes them of: lists, dicts, texts and numbers."""
+        """Returns the arguments of `core`: lists, dicts, texts and numbers."""
         rules, rule_of = self.rules(), self.rule_of(graph)
-        dtypes: list[set[str]] = [set() for _ in rules]  # of the arithmetic
+        dtypes: list[set[str]] = [set() for _ in rules]  # dtypes of the arithmetic
         shapes: list[set[str]] = [set() for _ in rules]
         for kind, name, dtype, shape in graph.outputs:
             if kind == "gradient":
@@ -133,12 +139,12 @@ class Optimizer:
         )
 
     def check_parameter(self, name: str, shape: str) -> None:
-        """Raises ValueError for a parameter that it cannot update."""
+        """Raises ValueError if the optimizer cannot update this parameter."""
 
     # --- hyperparameters that are functions of the step ---
 
     def _functions(self) -> list[str]:
-        """Returns the names of the fields that are functions, or have one."""
+        """Returns the names of the fields that are or contain functions."""
         names = [each.name for each in dataclasses.fields(self)]
         return [
             name
@@ -147,11 +153,11 @@ class Optimizer:
         ]
 
     def _constant(self, stand_in: float = 1.0) -> Self:
-        """Returns it with this number in the place of each function; no step has these."""
+        """Returns a copy with `stand_in` in place of each function. No step uses these values."""
         made = copy.copy(self)
         for name in self._functions():
             value = getattr(self, name)
-            if callable(value):  # of one number, or of as many as the class has
+            if callable(value):  # takes one argument, or as many as the class has
                 usual = getattr(type(self), name, None)
                 value = (value,) * len(usual) if isinstance(usual, tuple) else value
             object.__setattr__(made, name, _with(value, lambda _: stand_in))
@@ -164,7 +170,8 @@ class Optimizer:
         return _CONSTANTS_ONLY
 
     def _clips_values(self, rule: Optimizer) -> Optimizer | None:
-        """Returns what says how large an element of the gradient may be, for one of the rules."""
+        """Returns the optimizer with the limit on gradient elements for one of the rules, or
+        None."""
         return next((each for each in (rule, self) if each.max_value is not None), None)
 
     def _number_at(self, field: str, step: int) -> float:
@@ -181,10 +188,10 @@ class Optimizer:
             )
         return number
 
-    # --- what is said of it ---
+    # --- descriptions ---
 
     def said_numbers(self) -> dict[str, Any]:
-        """Returns its numbers by name, for a checkpoint."""
+        """Returns the values by name, for a checkpoint."""
         one, two = (self._constant(each).numbers() for each in (1.0, 2.0))
         return {
             name: number if number == two[name] else "a function of the step"
@@ -201,7 +208,8 @@ class Optimizer:
     # --- checks ---
 
     def _prepare(self, **at_least_zero: Hyper) -> None:
-        """Takes over what a scheduler of PyTorch changes, and checks numbers of all steps."""
+        """Reads the schedulers of PyTorch among the fields, and checks the values that apply to all
+        steps."""
         self._take_scheduler()
         self._check(lr=self.lr, **at_least_zero)
         for name in ("max_norm", "max_value"):
@@ -252,7 +260,7 @@ class Optimizer:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether this is a finite number, or a tensor of one."""
+    """Returns whether `value` is a finite number, or a tensor of one."""
     try:
         return not isinstance(value, str) and math.isfinite(value)
     except (TypeError, ValueError, RuntimeError):
@@ -268,7 +276,7 @@ def _has_function(value: Any) -> bool:
 
 
 def _with(value: Any, number_of: Any) -> Any:
-    """Returns a hyperparameter with what `number_of` gives for each function in it."""
+    """Returns a hyperparameter with each function replaced by its `number_of`."""
     if isinstance(value, Mapping):
         return {name: _with(each, number_of) for name, each in value.items()}
     if isinstance(value, (tuple, list)):

@@ -1,5 +1,5 @@
-"""The safetensors format (https://huggingface.co/docs/safetensors), written piece by piece: the
-package of that name writes to names only, and holds the whole or renames by itself."""
+"""The safetensors format (https://huggingface.co/docs/safetensors), written in parts. The package
+safetensors writes only to file names and keeps all tensors in memory or renames itself."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ _NAMES = {
 
 
 def write_weights(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors by name.
-
-    Raises ValueError for one whose elements the format does not know.
-    """
+    """Writes tensors by name. Raises ValueError for a dtype outside the format."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0

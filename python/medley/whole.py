@@ -19,34 +19,35 @@ if TYPE_CHECKING:
 
 
 class Whole:
-    """Of one objective; `medley/joint_state.py` has that of several over one state."""
+    """The state of one objective. `medley/joint_state.py` has that of several over one state."""
 
-    shared: SharedState | None = None  # the values that several objectives share
+    shared: SharedState | None = None  # values that several objectives share
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         """`engines`: by objective, in order."""
         self.engines = engines
-        self.saver: Any = None  # None without a device of the plan
+        self.saver: Any = None  # stays None without a device of the plan
 
     @property
     def first(self) -> Engine:
-        """The engine whose run watches over all, and whose plan says who is first."""
+        """The engine whose run monitors the others, and whose plan defines the first process."""
         return next(iter(self.engines.values()))
 
     @property
     def steps(self) -> int:
-        """The steps done, of all objectives."""
+        """The steps done, over all objectives."""
         return sum(engine.steps for engine in self.engines.values())
 
     def set_steps(self, counts: Sequence[int]) -> None:
-        """The engines have done so many steps each."""
+        """Sets the number of steps of each engine."""
         for engine, count in zip(self.engines.values(), counts, strict=True):
             engine.steps = count
 
     # --- checkpoints ---
 
     def open(self, introduce: Callable[[Engine], None] = lambda engine: None) -> None:
-        """Makes the first runs, with the values of the models; before that each is introduced."""
+        """Makes the first runs with the values of the models, after calling `introduce` for each
+        engine."""
         for engine in self.engines.values():
             with exchange.reordered(engine.order):
                 engine.open()
@@ -56,17 +57,18 @@ class Whole:
         self.opened()
 
     def opened(self) -> None:
-        """The engines have their first runs, or are to get them from others."""
+        """Marks that the engines have their first runs, or receive them from other processes."""
         self.open_saver()
 
     def open_saver(self) -> None:
-        """The engines have new runs."""
+        """Makes the saver of the engines' new runs."""
         first = self.first
         has_run = first.run is not None
         self.saver = checkpoint.Saver(first.run, first.program, first.job) if has_run else None
 
     def save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str:
-        """Writes a checkpoint. Returns why there is none, "" if there is or will be one."""
+        """Writes a checkpoint. Returns the reason why it cannot, or "" if it is or will be
+        written."""
         if self.saver is None:
             return ""
         state, parts = self.description(data), self.parts()
@@ -77,8 +79,8 @@ class Whole:
             return error or (self.saver.wait() if wait else "")
 
     def read(self, folder: str, exact: bool, parameters_only: bool) -> list[Any] | None:
-        """Takes everything from the newest checkpoint in a folder. Returns its path, step, global
-        batch and place in the data, and the steps of each objective; None if there is none."""
+        """Reads everything from the newest checkpoint in a folder. Returns its path, step, global
+        batch, position in the data, and the steps of each objective, or None if there is none."""
         runs = {name: engine.run for name, engine in self.engines.items()}
         with self.first.together("load()"):
             self.saver.wait()
@@ -103,7 +105,7 @@ class Whole:
         return [found.path, found.step, found.global_batch, found.data, counts]
 
     def description(self, data: Cursor | None) -> dict[str, Any]:
-        """Returns where training is."""
+        """Returns the position of training."""
         engine = self.first
         return {
             "step": engine.steps,
@@ -119,14 +121,15 @@ class Whole:
         }
 
     def parts(self) -> list[Part]:
-        """Returns what each objective writes, its own state and what it gives of the shared; none:
-        all of the only run."""
+        """Returns the parts that the objectives write: their own state, and the shared values they
+        own. An empty list means all of the only run."""
         return []
 
     def wanted(
         self, runs: Mapping[str, Any], path: str, manifest: Any, parameters_only: bool = False
     ) -> list[Wanted]:
-        """Returns what runs, None without a device of the plan, find in a checkpoint."""
+        """Returns the values that runs read from a checkpoint. A run is None without a device of
+        the plan."""
         if not parameters_only:
             checkpoint.require_kind(path, manifest, self.first.optimizer.description()["kind"])
         return [(run, manifest, "") for run in runs.values() if run is not None]

@@ -1,4 +1,4 @@
-"""The tensors of a run as a model has them: whole, by name. Does not know plans or steps."""
+"""The tensors of a run as the model has them: whole, by name. Knows no plans and no steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from medley.run import exchange
 from medley.run.job import Job
 from medley.shapes import sizes_of
 
-CONSTANT = "constant:"  # begins the names of what no module has
-CARRIED = "carried:"  # begins the names of what an input of the batch is in the next step
+CONSTANT = "constant:"  # prefix of tensors outside all modules
+CARRIED = "carried:"  # prefix of inputs of the batch that an output replaces in the next step
 DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -30,7 +30,7 @@ DTYPES = {
     "bool": torch.bool,
 }
 Types = Mapping[tuple[str, str], tuple[torch.dtype, str]]  # dtype and shape by kind and name
-Together = Callable[[str], contextlib.AbstractContextManager[None]]  # around what all have to call
+Together = Callable[[str], contextlib.AbstractContextManager[None]]  # context of a collective call
 
 
 def types_of(graph: _core.Graph) -> dict[tuple[str, str], tuple[torch.dtype, str]]:
@@ -46,8 +46,8 @@ def read_kind(
     among: Collection[str] | None,
     together: Together,
 ) -> dict[str, Tensor]:
-    """Returns copies of all tensors of a kind, or of those `among` the names, in the order of the
-    graph, which is that of the model: stages have an order of their own."""
+    """Returns copies of all tensors of a kind, or of those in `among`, in the order of the model.
+    Stages have another order."""
     names = [name for each, name in run.values if each == kind]
     names = [name for name in names if among is None or name in among]
     order = {each: place for place, each in enumerate(types)}
@@ -60,7 +60,7 @@ def read_kind(
 
 
 def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> Tensor:
-    """Returns a copy of a tensor. All processes call it for the same tensors in one order."""
+    """Returns a copy of a tensor. All processes call it for the same tensors in the same order."""
     cut = run.is_cut(kind, name)
     holders = run.holders(kind, name)
     if job is None:
@@ -86,13 +86,13 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
 
 
 def dtype_of(types: Types, kind: str, name: str) -> torch.dtype:
-    """Returns that of a value; of a state, "average:<parameter>", that of the optimizer."""
+    """Returns the dtype of a value; for the state "average:<parameter>" that of the optimizer."""
     dtype = types[_input_of(kind, name)][0]
     return torch.promote_types(dtype, torch.float32) if kind == "state" else dtype
 
 
 def _input_of(kind: str, name: str) -> tuple[str, str]:
-    """Returns the input of the graph that a value belongs to."""
+    """Returns the input of the graph to which a value belongs."""
     return (kind, name) if kind == "buffer" else ("parameter", name.rpartition(":")[2])
 
 
@@ -103,9 +103,9 @@ def start(
     constants: Mapping[str, Tensor],
     read: Callable[[], Mapping[str, Tensor]],
 ) -> None:
-    """Gives the devices the initial values that `read` returns, on the first process only."""
+    """Gives the devices the initial values that `read` returns in the first process."""
     values: dict[tuple[str, str], Tensor] = {}
-    # A stage has no buffer that none of its ops reads.
+    # A stage lacks buffers that none of its ops reads.
     kept = set(run.values) & set(types)
 
     def first() -> bytes:
@@ -115,7 +115,7 @@ def start(
                 values[kind, name] = _checked(types, kind, name, tensors.get(name))
         return b""
 
-    with exchange.reordered(None):  # the first one of the job, whatever the plan
+    with exchange.reordered(None):  # first process of the job, independent of the plan
         first() if job is None else exchange.from_first(first, "reads the initial values")
         run.clear_state()
         for (kind, name), (dtype, shape) in types.items():
@@ -128,7 +128,7 @@ def start(
 
 
 def _checked(types: Types, kind: str, name: str, value: Tensor | None) -> Tensor:
-    """Returns an initial value. Raises ValueError if it is not what the graph expects."""
+    """Returns an initial value. Raises ValueError if its type differs from the graph's."""
     if value is None and name.startswith(CONSTANT):
         raise ValueError(
             f"{kind} {name!r}: a tensor that the model uses and that is neither parameter nor "
@@ -152,8 +152,8 @@ def _checked(types: Types, kind: str, name: str, value: Tensor | None) -> Tensor
 
 
 def persistent(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors that the model's state dict has, those that the graph lacks as they are
-    in the model."""
+    """Returns the tensors of the model's state dict. Those outside the graph have the model's
+    values."""
     states = model.state_dict()
     result = {name: value for name, value in tensors.items() if name in states}
     known = {value.data_ptr() for name, value in states.items() if name in result}

@@ -1,7 +1,5 @@
-"""Optimizers that are functions of tensors: one's own, and short ones of PyTorch.
-
-A function is captured once as a graph, which is computed wherever a parameter is.
-"""
+"""Optimizers that are functions of tensors: your own, and short ones of PyTorch. A function is
+captured once as a graph, which each device with a part of the parameter computes."""
 
 from __future__ import annotations
 
@@ -16,44 +14,46 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Shape = tuple[int, ...]
-StateShape = Callable[[Shape], Sequence[int]] | None  # from that of the parameter; None: the same
+# takes the shape of the parameter; None: the same shape
+StateShape = Callable[[Shape], Sequence[int]] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written(Optimizer):
     """An optimizer whose update is a function of tensors."""
 
-    is_whole: ClassVar[bool] = False  # the function looks at whole tensors, not at one element
-    state_names: ClassVar[tuple[str, ...]] = ()  # of what is kept of a parameter, in order
-    number_names: ClassVar[tuple[str, ...]] = ()  # the fields that `update` is given
+    # whether the function reads whole tensors rather than one element
+    is_whole: ClassVar[bool] = False
+    state_names: ClassVar[tuple[str, ...]] = ()  # names of the states of a parameter, in order
+    number_names: ClassVar[tuple[str, ...]] = ()  # fields passed to `update`
 
     def __post_init__(self) -> None:
         self._prepare(**self.hyper_numbers())
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """The op that updates, of so many states."""
+        """The update op for this number of states."""
         return f"{'whole' if self.is_whole else 'pointwise'}{len(self.states())}"
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
-        """Returns the new x and the new state."""
+        """Returns the new x and the new states."""
         raise NotImplementedError
 
     def states(self) -> Mapping[str, StateShape]:
-        """Returns the names of what is kept of a parameter, in order, and its shape."""
+        """Returns the names of the states of a parameter, in order, with their shapes."""
         return dict.fromkeys(self.state_names)
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
-        """Returns what `update` is given besides `lr` and `step`."""
+        """Returns the arguments of `update` besides `lr` and `step`."""
         return {name: getattr(self, name) for name in self.number_names}
 
     def numbers(self) -> dict[str, float]:
-        """Returns nothing: its numbers are in the program, or come with the step."""
+        """Returns an empty dict: the values are in the program, or vary with the step."""
         return {}
 
     def numbers_at(self, step: int) -> list[float]:
-        """Returns what those of its numbers that are functions are in a step."""
-        self.at(step)  # checks them
+        """Returns the values of a step for those fields that are functions."""
+        self.at(step)  # validates them
         return [float(each(step)) for each in self.hyper_numbers().values() if callable(each)]
 
     def num_numbers_at(self) -> int:
@@ -90,12 +90,12 @@ class Written(Optimizer):
         return programs, list(self.states())
 
 
-# --- one's own ---
+# --- your own ---
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pointwise(Written):
-    """An optimizer of one's own, made by `pointwise`."""
+    """Your own optimizer, made by `pointwise`."""
 
     function: Callable[..., Any]
     state: Mapping[str, StateShape] = dataclasses.field(default_factory=dict)
@@ -132,7 +132,7 @@ class Pointwise(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Whole(Pointwise):
-    """An optimizer of one's own that looks at whole tensors, made by `whole`."""
+    """Your own optimizer on whole tensors, made by `whole`."""
 
     is_whole: ClassVar[bool] = True
     most_states: ClassVar[int] = 6
@@ -145,12 +145,12 @@ def pointwise(
     hyper: Mapping[str, Hyper] | None = None,
     **options: Any,
 ) -> Optimizer:
-    """Returns an optimizer of one's own, on any shards, from a function of one element.
+    """Returns your own optimizer, on any shards, from a function of one element.
 
-    `function(x, grad, *state, lr=, step=, **hyper)` returns the new x and the new state, a tensor
-    each of the shape of `x`; what each element becomes depends on it alone. It is captured once, as
-    a model is. `lr` and `step`, from 1 on, are tensors without dims, and so is what `hyper` has a
-    function of the step for. `options` are those of every optimizer: lr, max_norm.
+    `function(x, grad, *state, lr=, step=, **hyper)` returns the new x and the new states, each of
+    the shape of `x`. Each element of the result depends on that element alone. The function is
+    captured once, as a model is. `lr`, `step`, counted from 1, and each function of the step in
+    `hyper` are 0-dim tensors. `options` are those of every optimizer: lr, max_norm.
 
         def rmsprop(x, grad, square, *, lr, step, alpha):
             square = alpha * square + (1 - alpha) * grad * grad
@@ -170,12 +170,12 @@ def whole(
     hyper: Mapping[str, Hyper] | None = None,
     **options: Any,
 ) -> Optimizer:
-    """Returns an optimizer of one's own from a function of whole tensors, on any shards.
+    """Returns your own optimizer from a function of whole tensors, on any shards.
 
-    As `pointwise`, but `x`, `grad` and the state are whole, of the shape that the model gives the
-    parameter: norms, products of matrices and `torch.linalg` may be used. Every device that has a
-    part of a parameter computes all of its step. `state` may say of a name what shape it has, as a
-    function of the parameter's; it starts from zeros.
+    Equals `pointwise`, but `x`, `grad` and the states are whole, in the shape of the model's
+    parameter. The function may use norms, matmuls and `torch.linalg`. Every device with a part of a
+    parameter computes its whole step. `state` may map a name to a function from the parameter's
+    shape to the state's shape. States start from zeros.
 
         def lars(x, grad, *, lr, step, trust):
             return x - lr * trust * x.norm() / (grad.norm() + 1e-8) * grad
@@ -200,13 +200,13 @@ def _states(name: str, state: Sequence[str] | Mapping[str, StateShape]) -> Mappi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RMSprop(Written):
-    """As torch.optim.RMSprop."""
+    """Equals torch.optim.RMSprop."""
 
     lr: Hyper = 1e-2
-    alpha: Hyper = 0.99  # share that the average of squares keeps
-    eps: Hyper = 1e-8  # added to the root of that
+    alpha: Hyper = 0.99  # share that the average of squares retains
+    eps: Hyper = 1e-8  # added to the root of the average
     weight_decay: Hyper = 0.0  # added to the gradient
-    momentum: Hyper = 0.0  # 0: nothing is kept
+    momentum: Hyper = 0.0  # 0: no state
     centered: bool = False  # divides by the standard deviation
 
     number_names: ClassVar[tuple[str, ...]] = ("alpha", "eps", "weight_decay", "momentum")
@@ -232,13 +232,13 @@ class RMSprop(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adagrad(Written):
-    """As torch.optim.Adagrad."""
+    """Equals torch.optim.Adagrad."""
 
     lr: Hyper = 1e-2
-    lr_decay: Hyper = 0.0  # the rate is divided by 1 + so much for each step made
+    lr_decay: Hyper = 0.0  # the rate is divided by 1 + lr_decay * steps done
     weight_decay: Hyper = 0.0  # added to the gradient
-    initial_accumulator_value: float = 0.0  # of the sum of squares
-    eps: Hyper = 1e-10  # added to the root of that
+    initial_accumulator_value: float = 0.0  # initial sum of squares
+    eps: Hyper = 1e-10  # added to the root of the sum
 
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
     number_names: ClassVar[tuple[str, ...]] = (
@@ -260,11 +260,11 @@ class Adagrad(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adadelta(Written):
-    """As torch.optim.Adadelta."""
+    """Equals torch.optim.Adadelta."""
 
     lr: Hyper = 1.0
-    rho: Hyper = 0.9  # share that the averages of squares keep
-    eps: Hyper = 1e-6  # added to them
+    rho: Hyper = 0.9  # share that the averages of squares retain
+    eps: Hyper = 1e-6  # added to the averages
     weight_decay: Hyper = 0.0  # added to the gradient
 
     state_names: ClassVar[tuple[str, ...]] = ("square_avg", "acc_delta")
@@ -281,7 +281,7 @@ class Adadelta(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfMoments(Written):
-    """Optimizers with betas: the first two of what is kept are averages."""
+    """Optimizers with betas. Their first two states are averages."""
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     betas: Betas = (0.9, 0.999)  # each in [0, 1)
@@ -310,7 +310,7 @@ def _moments(x: Tensor, grad: Tensor, state: Sequence[Tensor], numbers: Any) -> 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adamax(_OfMoments):
-    """As torch.optim.Adamax: Adam of the largest gradients."""
+    """Equals torch.optim.Adamax: Adam with the largest gradients."""
 
     lr: Hyper = 2e-3
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")
@@ -324,10 +324,10 @@ class Adamax(_OfMoments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NAdam(_OfMoments):
-    """As torch.optim.NAdam: Adam with Nesterov's momentum."""
+    """Equals torch.optim.NAdam: Adam with Nesterov momentum."""
 
     lr: Hyper = 2e-3
-    momentum_decay: Hyper = 4e-3  # the higher, the sooner the momentum grows
+    momentum_decay: Hyper = 4e-3  # larger values let the momentum grow sooner
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "mu_product")
 
     def hyper_numbers(self) -> Mapping[str, Hyper]:
@@ -349,7 +349,7 @@ class NAdam(_OfMoments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RAdam(_OfMoments):
-    """As torch.optim.RAdam: Adam that is rectified in its first steps."""
+    """Equals torch.optim.RAdam: Adam, rectified in its first steps."""
 
     def update(self, x: Tensor, grad: Tensor, *state: Tensor, **numbers: Any) -> Any:
         import torch
@@ -371,11 +371,11 @@ class RAdam(_OfMoments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rprop(Written):
-    """As torch.optim.Rprop: of the gradient the sign alone."""
+    """Equals torch.optim.Rprop: uses only the sign of the gradient."""
 
-    lr: Hyper = 1e-2  # the first step of every element
-    etas: tuple[float, float] = (0.5, 1.2)  # by which a step shrinks and grows
-    step_sizes: tuple[float, float] = (1e-6, 50.0)  # the least and the largest step
+    lr: Hyper = 1e-2  # initial step of every element
+    etas: tuple[float, float] = (0.5, 1.2)  # factors by which a step shrinks and grows
+    step_sizes: tuple[float, float] = (1e-6, 50.0)  # minimum and maximum step
     state_names: ClassVar[tuple[str, ...]] = ("prev", "step_size")
 
     def __post_init__(self) -> None:
@@ -403,6 +403,6 @@ class Rprop(Written):
 
 
 def _decayed(x: Tensor, grad: Tensor, numbers: Mapping[str, Any]) -> Tensor:
-    """Returns the gradient with the weight decay, a number or a tensor."""
+    """Returns the gradient with the weight decay, which is a number or a tensor."""
     decay = numbers["weight_decay"]
     return grad if isinstance(decay, float) and decay == 0 else grad + decay * x
