@@ -54,7 +54,7 @@ void init_cluster(nb::module_& m) {
   nb::class_<DeviceKind>(
       m,
       "DeviceKind",
-      "A kind of device: rates in flop/s by dtype, memory in bytes, times in seconds.")
+      "A device type: rates in flop/s by dtype, memory in bytes, times in seconds.")
       .def_ro("name", &DeviceKind::name)
       .def_ro("memory_bytes", &DeviceKind::memory_bytes)
       .def_ro("memory_bandwidth", &DeviceKind::memory_bandwidth)
@@ -77,7 +77,12 @@ void init_cluster(nb::module_& m) {
           },
           nb::arg("dtype"));
 
-  nb::class_<Cluster>(m, "Cluster", "What cluster.yaml says.")
+  nb::class_<Cluster>(m,
+                      "Cluster",
+                      "The devices and links of a cluster.yaml.\n\nExample:\n"
+                      "    cluster = load_cluster(\"cluster.yaml\")\n"
+                      "    for number, name in enumerate(cluster.devices):\n"
+                      "        print(name, cluster.kind(number).memory_bytes)")
       .def_static(
           "parse_text",
           [](const std::string& text,
@@ -88,13 +93,13 @@ void init_cluster(nb::module_& m) {
           nb::arg("text"),
           nb::arg("file"),
           nb::arg("catalogue"),
-          "Reads a text; `file` is the name that errors say.")
-      .def_prop_ro("devices", &device_names, "Names, in the order of device numbers.")
+          "Parses a text. `file` is for error messages. Raises ValueError naming the invalid line.")
+      .def_prop_ro("devices", &device_names, "The names in the order of device numbers.")
       .def(
           "kind",
           [](const Cluster& cluster, int device) { return cluster.kind(checked(cluster, device)); },
           nb::arg("device"),
-          "Returns the kind of a device: its rates and its memory.")
+          "Returns the type of a device: its rates and its memory.")
       .def(
           "node",
           [](const Cluster& cluster, int device) {
@@ -103,14 +108,14 @@ void init_cluster(nb::module_& m) {
             return found.name.substr(0, found.name.rfind('/'));
           },
           nb::arg("device"),
-          "The name of a device's node: \"fast/0\".")
+          "Returns the name of a device's node, such as \"fast/0\".")
       .def(
           "find",
           [](const Cluster& cluster, const std::string& name) {
             return find_device(cluster, name);
           },
           nb::arg("name"),
-          "Returns the number of the device of this name, None if there is none.")
+          "Returns the number of the device of this name, or None.")
       .def(
           "slowed",
           [](const Cluster& cluster, const std::map<int, double>& speeds) {
@@ -121,20 +126,20 @@ void init_cluster(nb::module_& m) {
             return slowed(cluster, speeds);
           },
           nb::arg("speeds"),
-          "Returns the cluster with some devices, by number, as fast as told; 1: as their kinds "
-          "are. Each such is of a kind with a name of its own.")
+          "Returns the cluster with other speeds of some devices, by number and relative to their "
+          "type. Each of them has a type with a new name.")
       .def_prop_ro("links",
                    &links,
-                   "(name, bytes/s) of every link; each has one direction: \"lan:fast/0:out\".")
+                   "(name, bytes/s) of every link and direction, such as \"lan:fast/0:out\".")
       .def("path",
            &path,
            nb::arg("from_"),
            nb::arg("to"),
-           "The names of the links from one device to another, and the latency in seconds.")
+           "Returns the names of the links between two devices, and the latency in seconds.")
       .def_prop_ro(
           "hash",
           [](const Cluster& cluster) { return hash(cluster); },
-          "SHA-256 of what the file says, not of its text.");
+          "The SHA-256 of the cluster, independent of the layout of its file.");
 
   m.def(
       "kinds_meant",
@@ -143,7 +148,7 @@ void init_cluster(nb::module_& m) {
       },
       nb::arg("name"),
       nb::arg("catalogue"),
-      "The kinds of the catalogue that a name may mean: none, one, or several.");
+      "Returns the device types of the catalogue that match a name: none, one, or several.");
   m.def(
       "near_kinds",
       [](const std::string& name, const std::filesystem::path& catalogue) {
@@ -153,5 +158,5 @@ void init_cluster(nb::module_& m) {
       },
       nb::arg("name"),
       nb::arg("catalogue"),
-      "Kinds whose names look like a name that means none of them.");
+      "Returns the device types with names similar to an unknown one.");
 }
