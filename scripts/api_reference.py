@@ -1,8 +1,8 @@
 """Writes docs/api.md, the reference of `import medley` and of modules for packages above it, from
 signatures and docstrings.
 
-Of a dataclass also the fields, each with the comment beside it. Fails if anything public has no
-docstring. --check fails if the page is not what would be written.
+A dataclass has a table of its fields with their comments. Fails if a public name has no docstring.
+--check fails if the page is not current.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 WIDTH = 100
-# In the order of use.
+GLUE = "\x00"  # stands for a space in code
+AS_IT_IS: Any = {"break_long_words": False, "break_on_hyphens": False}
+# Chapters in the order of use.
 CHAPTERS = {
     "Capture and plan": ["capture", "substitute", "Graph", "Cluster", "plan", "Plan"],
     "Train": [
@@ -63,7 +66,7 @@ CHAPTERS = {
         "scheduled",
     ],
 }
-# Of modules, for packages above: by the name under which they are imported.
+# Names of modules, for packages above, by their import.
 MODULES = {
     "Clusters, files, models by name": [
         "medley.cluster.load_cluster",
@@ -137,24 +140,25 @@ MODULES = {
 }
 BELOW = """# Modules
 
-These are for packages above Medley, such as those of `python/medley_extras`, which import nothing
-else of it (`scripts/check_python.py`): `from medley.cluster import load_cluster`.
+These names are for packages above Medley, such as those of `python/medley_extras`. They import no
+other names (`scripts/check_python.py`). Example: `from medley.cluster import load_cluster`.
 """
 HEAD = """# API reference
 
-What `import medley` gives. Written from the docstrings by `scripts/api_reference.py`; a test keeps
-it current. Sizes are in bytes and times in seconds, unless the name says otherwise. Bad input
-raises `ValueError`, a file or a network that fails `OSError`, a fault of Medley `RuntimeError`;
-each message names the place, what was found and what was expected.
+The names of `import medley`. `scripts/api_reference.py` writes this page from docstrings; a test
+compares it. Sizes are in bytes and times in seconds, unless the name gives another unit. Invalid
+input raises `ValueError`, a failed file or network `OSError`, a defect of Medley `RuntimeError`.
+Each message names the place, the value found and the value expected.
 """
-# Classes whose fields users write and whose methods the trainer calls: of a base, the fields are
-# said once, in the entry of that base.
+# Classes with fields for users and methods for the trainer. Subclasses list only their own fields.
 DESCRIPTIONS = ("optimizer.Optimizer",)
-FIELD = re.compile(r"^    (\w+): [^#\n]*(?:# (.*))?$", re.M)
+# Members for Medley itself: objects of the core, and the arguments that make them.
+INTERNAL = {"arguments", "core", "numbers", "of", "pictures", "program", "programs"}
+FIELD = re.compile(r"((?:^    # .*\n)*)^    (\w+): [^#\n]*(?:# (.*))?$", re.M)
 
 
 def signature(name: str, what: Any) -> str:
-    """Returns the call as it is written, one argument a line where it is long."""
+    """Returns the call as Python code, with one argument per line if it is long."""
     native = getattr(what, "__nb_signature__", None)  # of an extension module
     if native:
         arguments = native[0][0].split("(", 1)[1].removeprefix("self, ").removeprefix("self")
@@ -184,57 +188,80 @@ def docstring(name: str, what: Any) -> str:
     return text
 
 
+def filled(text: str) -> str:
+    """Returns a text with its paragraphs filled to the width of the page.
+
+    Code blocks, lists and code in a line are not broken.
+    """
+
+    def glued(span: re.Match[str]) -> str:
+        return span[0].replace(" ", GLUE) if len(span[0]) < WIDTH else span[0]
+
+    parts = re.sub(r"`[^`]*`", glued, text).split("\n\n")
+    return "\n\n".join(
+        part if re.search(r"^( |- )", part, re.M) else textwrap.fill(part, WIDTH, **AS_IT_IS)
+        for part in parts
+    ).replace(GLUE, " ")
+
+
+def described_by(text: str) -> list[str]:
+    """Returns the lines of a docstring, with its example as code."""
+    text, _, example = text.partition("\n\nExample:\n")
+    return [filled(text), "", *(code(textwrap.dedent(example)) if example else [])]
+
+
 def code(text: str) -> list[str]:
     return ["```python", text, "```", ""]
 
 
 def is_native(what: Any) -> bool:
-    """Whether this is a class of an extension module, which functions of its own make."""
+    """Returns whether this is a class of an extension module, made only by its own functions."""
     return inspect.isclass(what) and what.__module__ == "medley._core"
 
 
 def described(kind: type) -> type | None:
-    """Returns the base of a class, or the class, whose fields only are for users."""
+    """Returns the class or its base among DESCRIPTIONS, or None."""
     import medley
 
     bases = [named(medley, name) for name in DESCRIPTIONS]
     return next((base for base in bases if issubclass(kind, base)), None)
 
 
-def members(kind: type) -> list[tuple[str, Any]]:
-    """Returns the public methods and properties, then those of bases of ours, in order."""
+def members(kind: type) -> dict[str, tuple[type, Any]]:
+    """Returns the public methods and properties with their classes, own ones first."""
     if described(kind):
-        return []
-    found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if base.__module__.startswith("medley"):
-            found = found | {
-                n: v for n, v in vars(base).items() if not n.startswith("_") and n not in found
-            }
+        return {}
+    found: dict[str, tuple[type, Any]] = {}
     shown = (property, staticmethod, classmethod)
-    return [
-        (name, value)
-        for name, value in found.items()
-        if inspect.isfunction(value)
-        or isinstance(value, shown)
-        or hasattr(value, "__nb_signature__")
-    ]
+    for base in kind.__mro__:
+        if not base.__module__.startswith("medley"):
+            continue
+        for name, value in vars(base).items():
+            is_member = inspect.isfunction(value) or isinstance(value, shown)
+            is_member |= hasattr(value, "__nb_signature__")
+            if is_member and not name.startswith("_") and name not in INTERNAL:
+                found.setdefault(name, (base, value))
+    return found
 
 
 def fields(kind: type) -> list[str]:
+    """Returns the table of the fields of a dataclass: name, type with default, comment."""
     if not dataclasses.is_dataclass(kind):
         return []
     comments: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("medley"):
-            comments |= dict(FIELD.findall(inspect.getsource(base)))
+            for above, name, beside in FIELD.findall(inspect.getsource(base)):
+                comments[name] = beside or re.sub(r"\s+# ", " ", above).strip(" #\n")
     rows = []
-    base = described(kind)
-    said = {} if base in (kind, None) else base.__dataclass_fields__
+    parent = described(kind)
+    known = {} if parent in (kind, None) else getattr(parent, "__dataclass_fields__")  # noqa: B009
     for field in dataclasses.fields(kind):
-        if field.name in said and field.default == said[field.name].default:
+        is_known = field.name in known and field.default == known[field.name].default
+        if is_known or field.name in INTERNAL:
             continue
-        shown = str(field.type).replace("|", "\\|")
+        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+        shown = f"{field.type}{default}".replace("|", "\\|")
         rows.append(f"| `{field.name}` | `{shown}` | {comments[field.name]} |")
     return ["| field | type | |", "|---|---|---|", *rows, ""] if rows else []
 
@@ -248,25 +275,60 @@ def member(owner: str, name: str, what: Any) -> list[str]:
             if native
             else inspect.signature(getter).return_annotation
         )
-        return [f"`.{name}`: `{shown}`. {docstring(f'{owner}.{name}', what)}", ""]
+        return [filled(f"`.{name}`: `{shown}`. {docstring(f'{owner}.{name}', what)}"), ""]
     function = what.__func__ if isinstance(what, (staticmethod, classmethod)) else what
-    static = function is not what or type(what).__name__ == "nb_func"
-    prefix = owner if static else ""
-    call = code(signature(f"{prefix}.{name}", function))
-    return [*call, docstring(f"{owner}.{name}", function), ""]
+    is_static = function is not what or type(what).__name__ == "nb_func"
+    call = signature(f"{owner if is_static else ''}.{name}", function)
+    text = docstring(f"{owner}.{name}", function)
+    if "\n" in call:
+        return [*code(call), filled(text), ""]
+    return [filled(f"`{call}`: {text}"), ""]
 
 
-def entry(name: str, what: Any) -> list[str]:
-    short = is_native(what) or (
-        inspect.isclass(what) and (described(what) or issubclass(what, Exception))
-    )
-    call = [] if short else code(signature(name, what))
-    lines = [f"### {name}", "", *call, docstring(name, what), ""]
-    if inspect.isclass(what):
-        lines += fields(what)
-        for each, value in members(what):
-            lines += member(name, each, value)
-    return lines
+class Page:
+    """The entries of the page. A member of several classes is documented at the first one."""
+
+    def __init__(self) -> None:
+        self._classes: dict[type, str] = {}
+        self._members: dict[tuple[type, str], str] = {}
+
+    def entry(self, name: str, what: Any) -> list[str]:
+        if not inspect.isclass(what):
+            line = signature(name, what)
+            if "\n" in line or name.count(".") < 2:
+                return [f"### {name}", "", *code(line), *text_of(name, what)]
+            text = docstring(name, what)
+            return [f"### {name}", "", *described_by(f"`{line}`: {text}")]
+        table = fields(what)
+        short = is_native(what) or described(what) or issubclass(what, Exception) or table
+        call = [] if short or signature(name, what) == f"{name}()" else code(signature(name, what))
+        lines = [f"### {name}", "", *call, *text_of(name, what), *table]
+        elsewhere: dict[str, list[str]] = {}
+        for each, (base, value) in members(what).items():
+            first = self._first_class_of(what, base, each)
+            if first:
+                elsewhere.setdefault(first, []).append(f"`{each}`")
+            else:
+                self._members[base, each] = name
+                lines += member(name, each, value)
+        for first, names in elsewhere.items():
+            link = f"[{first}](#{first.lower().replace('.', '')})"
+            lines += [textwrap.fill(f"As in {link}: {', '.join(names)}.", WIDTH, **AS_IT_IS), ""]
+        self._classes[what] = name
+        return lines
+
+    def _first_class_of(self, kind: type, base: type, name: str) -> str | None:
+        """Returns the class whose entry documents a member: a base, or one with the same base."""
+        above = (self._classes[each] for each in kind.__mro__ if each in self._classes)
+        bases = (each for each in above if name in self._names_of(each))
+        return self._members.get((base, name)) or next(bases, None)
+
+    def _names_of(self, owner: str) -> set[str]:
+        return {name for (_, name), each in self._members.items() if each == owner}
+
+
+def text_of(name: str, what: Any) -> list[str]:
+    return described_by(docstring(name, what))
 
 
 def named(package: ModuleType, name: str) -> Any:
@@ -281,17 +343,17 @@ def page(package: ModuleType) -> str:
     if sorted(exported) != sorted(package.__all__):
         odd = sorted(set(exported) ^ set(package.__all__))
         sys.exit(f"scripts/api_reference.py: CHAPTERS and medley.__all__ differ in {odd}")
-    lines = [HEAD]
+    lines, whole = [HEAD], Page()
     for chapter, names in CHAPTERS.items():
         lines += [f"## {chapter}", ""]
         for name in names:
-            lines += entry(name, named(package, name))
+            lines += whole.entry(name, named(package, name))
     lines.append(BELOW)
     for chapter, names in MODULES.items():
         lines += [f"## {chapter}", ""]
         for name in names:
             module, _, last = name.rpartition(".")
-            lines += entry(name, getattr(importlib.import_module(module), last))
+            lines += whole.entry(name, getattr(importlib.import_module(module), last))
     return "\n".join(lines).rstrip() + "\n"
 
 

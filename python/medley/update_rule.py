@@ -19,7 +19,7 @@ Betas = tuple[Hyper, Hyper] | Callable[[int], tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """The base of all optimizers. Each value may be a function of the step, which starts at 0.
+    """The base of all optimizers, with common fields. Values may be functions of the step, from 0.
 
     `max_norm` scales the gradient so that its norm over all parameters is at most this value. With
     `report_norm=False` and no `max_norm`, the norm is not computed and `Metrics.grad_norm` is 0.

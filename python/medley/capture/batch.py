@@ -25,7 +25,7 @@ class Batch:
     Example:
         found = read_batch({"x": torch.zeros(8, 4), "y": torch.zeros(8)})
         print(found.names, found.rows)
-        loss = found.call(model, found.empty(16))
+        loss = found.call(model, found.tensors)
     """
 
     example: Any

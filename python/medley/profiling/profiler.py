@@ -139,7 +139,8 @@ class Profiler:
     seconds that devices compute before each collective.
 
     Example:
-        profiler = Profiler([graph], cluster, "profile.json", kind="A100-40GB")
+        wanted = wanted_ops([graph], cluster, global_batch=64)
+        profiler = Profiler(wanted, cluster, Path("profile.json"), kind="A100-40GB")
         outcome = profiler.run(budget=600, report=print)
     """
 
