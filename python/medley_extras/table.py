@@ -1,4 +1,4 @@
-"""The rows that these packages add to the command line: verbs, and kinds of models by name."""
+"""The rows that these packages add to the command line: verbs, and model types by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from medley.cli.verb import Verb, verb_of
 
 
 def _verb(name: str, help: str, example: str, **more: bool) -> Verb:
-    """Returns the verb of the package that has its name."""
+    """Returns the verb of the package of the same name."""
     return verb_of(f"medley_extras.{name}", name, help, example, **more)
 
 
@@ -57,5 +57,5 @@ VERBS = [
     ),
 ]
 
-# The module whose load(name, options, batch) reads the models of a kind, "hf:gpt2".
+# The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".
 MODELS = {"hf": "medley_extras.models.hf"}

@@ -1,4 +1,4 @@
-"""`medley convert`: the parameters of a checkpoint in the form that other programs read."""
+"""`medley convert`: the parameters of a checkpoint in formats of other programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     most = read_size(arguments.max_shard)
     if arguments.to == "hf":
         names = to_hf(arguments.checkpoint, arguments.output, most)
@@ -59,9 +59,8 @@ def read_size(text: str) -> int:
 
 
 def to_hf(folder: str, output: str, max_shard: int) -> list[str]:
-    """Writes the parameters and buffers of a checkpoint, ours or one of torch.distributed's, as
-    `from_pretrained` of the transformers package reads them; returns the names of the files. Tied
-    weights stand once."""
+    """Writes the parameters and buffers of a checkpoint, ours or one of torch.distributed, for
+    `from_pretrained` of transformers. Returns the file names. Tied weights are written once."""
     if dcp.is_dcp(Path(folder)):
         tensors = dcp.read(Path(folder)).items()
         weights = [
@@ -75,8 +74,8 @@ def to_hf(folder: str, output: str, max_shard: int) -> list[str]:
 
 
 def to_dcp(folder: str, output: str) -> list[str]:
-    """Writes all tensors of a checkpoint as torch.distributed.checkpoint reads them; returns the
-    names of the files. It holds them in memory."""
+    """Writes all tensors of a checkpoint in the format of torch.distributed.checkpoint. Returns the
+    file names. Keeps all tensors in memory."""
     path = newest_complete(folder)
     values = stored_values(path)
     coded = [each.name for each in values if each.kind == "state" and each.dtype == torch.uint8]
@@ -114,7 +113,7 @@ def _write_hf(weights: list[StoredValue], output: str, max_shard: int) -> list[s
 
 
 def _divide(weights: list[StoredValue], most: int) -> list[list[StoredValue]]:
-    """Returns shards of at most so many bytes, or of one weight that is larger."""
+    """Returns shards of at most `most` bytes, or of one larger weight."""
     shards: list[list[StoredValue]] = [[]]
     size = 0
     for weight in weights:

@@ -1,7 +1,7 @@
-"""Checkpoints of torch.distributed.checkpoint: written by it, read without unpickling.
+"""Checkpoints of torch.distributed.checkpoint, written by PyTorch and read without unpickling.
 
-Its `.metadata` is a pickle, which may run anything. Here only what describes tensors is made of it,
-and every other name in it is an error.
+Their `.metadata` is a pickle, which may run any code. Only descriptions of tensors are made from
+it; every other name in it is an error.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MODEL = "model."
 
 
 class _Reader(pickle.Unpickler):
-    """Makes what describes tensors, and nothing else."""
+    """Unpickles descriptions of tensors only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a name stands for. Raises UnpicklingError if it may not stand there."""
+        """Returns the class of a name. Raises UnpicklingError for a name that is not allowed."""
         found = None
         if (
             module == "torch"
@@ -57,7 +57,7 @@ class _Reader(pickle.Unpickler):
 
 
 def _memory_format(kind: Any, name: Any) -> Any:
-    """Returns a member of an enumeration, which Python 3.11.0 to 3.11.3 describe as an attribute.
+    """Returns a member of an enumeration, which Python 3.11.0 to 3.11.3 pickle as an attribute.
     Raises UnpicklingError for any other attribute."""
     if kind is not described._MEM_FORMAT_ENCODING or name not in kind.__members__:
         raise pickle.UnpicklingError("builtins.getattr")
@@ -65,25 +65,25 @@ def _memory_format(kind: Any, name: Any) -> Any:
 
 
 class _Storage(FileSystemReader):
-    """Reads a folder; its description as `_Reader` does."""
+    """Reads a folder, with its description from `_Reader`."""
 
     def __init__(self, folder: Path, metadata: described.Metadata) -> None:
         super().__init__(folder)
         self._described = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> described.Metadata:
-        """Returns what was read already."""
+        """Returns the metadata that was read before."""
         return self._described
 
 
 def is_dcp(folder: Path) -> bool:
-    """Returns whether torch.distributed.checkpoint has written a folder."""
+    """Returns whether a folder was written by torch.distributed.checkpoint."""
     return (folder / _METADATA_FILE).is_file()
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """Returns the tensors of the model: those called "model.<name>" by their names, or all where
-    none is. Raises ValueError naming the file for what is not such a checkpoint."""
+    """Returns the tensors of the model: those called "model.<name>" by their names, or all if there
+    are none. Raises ValueError naming an invalid file."""
     found = _read_metadata(folder)
     tensors = {
         name: entry
@@ -120,7 +120,7 @@ def _read_metadata(folder: Path) -> described.Metadata:
         )
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path}: found {error}, expected only what describes tensors") from None
-    except Exception as error:  # bytes that are no pickle raise anything
+    except Exception as error:  # bytes that are no pickle raise any error
         raise ValueError(f"{path}: cannot be read: {type(error).__name__}") from None
     if not inside:
         raise ValueError(f"{path}: expected the description of tensors in files of this folder")
@@ -131,12 +131,12 @@ def _read_metadata(folder: Path) -> described.Metadata:
 
 
 def write(folder: Path, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Writes weights by name, and the state of the optimizer by "<moment>:<parameter>", under the
-    names that `torch.distributed.checkpoint.state_dict.get_state_dict` gives them."""
+    """Writes weights by name, and the optimizer state by "<moment>:<parameter>", with the names of
+    `torch.distributed.checkpoint.state_dict.get_state_dict`."""
     moments: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
         moment, _, parameter = name.partition(":")
-        if not parameter:  # the scale of the loss, which belongs to the run
+        if not parameter:  # the loss scale belongs to the run
             continue
         moments.setdefault(parameter, {})[moment] = value
     save({"model": dict(weights), "optim": {"state": moments}}, checkpoint_id=folder, no_dist=True)

@@ -1,4 +1,5 @@
-"""`medley demo`: a small GPT on unequal devices, and a run that goes on without a process."""
+"""`medley demo`: a small GPT on heterogeneous devices, and a run that tolerates the loss of a
+process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     from medley_extras.demo.emulated import demo
     from medley_extras.demo.kill import survive
 

@@ -1,6 +1,6 @@
-"""`medley demo`: a byte-level GPT learns Python on four unequal devices, emulated on this machine.
+"""`medley demo`: a byte-level GPT learns Python on four heterogeneous devices, emulated here.
 
-The text is Python's own standard library, so nothing is downloaded. Losses are real; times are
+The text is Python's own standard library, so nothing is downloaded. Losses are real. Times are
 those of the emulated devices and links, and equal on any host.
 """
 
@@ -25,8 +25,8 @@ from medley_extras.models import gpt
 if TYPE_CHECKING:
     from medley_extras.demo.kill import Survival
 
-# Two nodes of two devices. The network is such that communication takes some 11 % of the step of
-# the even split.
+# Two nodes of two devices. On this network communication takes about 11 % of the step of the even
+# split.
 CLUSTER = """
 format: medley-cluster
 version: 1
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def tokens_per_second(self) -> float:
-        """Bytes of text per emulated second."""
+        """The bytes of text per emulated second."""
         return ROWS * LENGTH / self.step_seconds
 
 
@@ -95,7 +95,7 @@ def make_model() -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 class Demo:
-    """The runs that are compared."""
+    """The compared runs."""
 
     def __init__(self, steps: int, tick: Callable[[], None]) -> None:
         self.steps = steps
@@ -143,14 +143,14 @@ class Demo:
 
 
 def perfect_seconds(even: Outcome) -> float:
-    """Returns the step of the even split had all devices the mean speed: as fast as balance alone
-    makes it."""
+    """Returns the step time in seconds if all devices had the mean speed: the limit of balance
+    alone."""
     slowest = min(SPEEDS.values())
     return even.step_seconds * slowest * len(SPEEDS) / sum(SPEEDS.values())
 
 
 def demo(steps: int, trace: Path, as_json: bool, survive: Callable[[Demo], Survival] | None) -> int:
-    """Runs everything and prints one table, and what a kill has done where `survive` makes one."""
+    """Runs everything and prints one table, and the effect of a kill if `survive` is given."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 

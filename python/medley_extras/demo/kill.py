@@ -1,9 +1,9 @@
-"""The last part of `medley demo`: three processes train, one is killed, the others go on.
+"""The last part of `medley demo`: three processes train, one is killed, the others continue.
 
     kill.py FOLDER STEP
 
-is the program of each process: FOLDER has model.graph, cluster.yaml and plan.json. The process of
-the last device of the plan kills itself before STEP; that of the first device writes losses.json.
+is the program of each process. FOLDER has model.graph, cluster.yaml and plan.json. The process of
+the plan's last device kills itself before STEP. That of the first device writes losses.json.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Survival:
     """The effect of a kill on a run."""
 
     lost: str
-    step: int  # the last one that was done before
-    seconds: float  # from when the loss was seen until the others were ready for the next step
+    step: int  # the last one done before the kill
+    seconds: float  # from the detection of the loss until the others were ready for the next step
     losses: list[float]
-    undisturbed: list[float]  # of one device that nobody has killed
+    undisturbed: list[float]  # losses of one device without a kill
 
     @property
     def difference(self) -> float:
-        """Returns the largest one of the two curves."""
+        """Returns the largest difference of the two curves."""
         return max(abs(a - b) for a, b in zip(self.losses, self.undisturbed, strict=True))
 
     def figures(self) -> dict[str, object]:
-        """Returns all of it, for JSON."""
+        """Returns all values, for JSON."""
         return dataclasses.asdict(self) | {"difference": self.difference}
 
     def text(self) -> str:
-        """Returns it as lines for people."""
+        """Returns all values as lines of text."""
         return (
             f"A kill: {self.lost} of 3 processes, after step {self.step + 1}; "
             f"the other 2 go on {self.seconds:.2f} s later.\n"
@@ -67,8 +67,8 @@ def curve(losses: list[float]) -> str:
 
 
 def survive(shown: emulated.Demo) -> Survival:
-    """Trains in processes of which one is killed, and alone. Raises OSError if they do not go
-    on."""
+    """Trains in processes, one of which is killed, and alone. Raises OSError if they do not
+    continue."""
     with tempfile.TemporaryDirectory(prefix="medley-demo-") as name:
         folder = Path(name)
         (folder / "model.graph").write_text(shown.graph.text())

@@ -1,6 +1,6 @@
-"""`medley doctor`: what is installed and found here, what would fail, and the fix.
+"""`medley doctor`: the installed packages and devices found here, expected failures, and fixes.
 
-With `--gpu` fourteen checks of the GPUs of this machine, each with its fix, in about a minute.
+With `--gpu` it runs fourteen checks of the GPUs of this machine in about a minute.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     return doctor(arguments.json, arguments.gpu)
 
 
 def doctor(to_json: bool, gpu: bool = False) -> int:
-    """Prints the report; returns 3 if something would fail, else 0."""
+    """Prints the report. Returns 3 for an expected failure, else 0."""
     from medley_extras.doctor import host
 
     with _progress(not to_json) as say:

@@ -1,4 +1,4 @@
-"""Checks of each card: its kernels, clocks, speed and buses."""
+"""Checks of each GPU: its kernels, clocks, speed and buses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from medley.run import accelerators
 from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
 from medley_extras.probe import measure_device, median_seconds
 
-_NEAR = 0.15  # figures that differ by less from the catalogue's are as expected
+_NEAR = 0.15  # relative difference from the catalogue that counts as equal
 _LOAD_SECONDS = 5.0
-# Bits of clocks_event_reasons.active: causes that slow a card against its settings.
+# Bits of clocks_event_reasons.active: causes that slow down a GPU against its settings.
 _SLOWED = {0x8: "hardware", 0x20: "temperature", 0x40: "temperature", 0x80: "power brake"}
 _POWER_CAP = 0x4
 _RATES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# The relative error of a product of 512 x 512 numbers of the normal distribution.
+# The relative error of a matmul of 512 x 512 normally distributed values.
 _ERRORS = {"f64": 1e-13, "f32": 1e-5, "tf32": 2e-3, "f16": 2e-3, "bf16": 1e-2, "fp8": 0.1}
 
 
 def kernels(devices: Sequence[torch.device]) -> list[Finding]:
-    """One product in each type on every card, compared with the processor's in float64."""
+    """Compares one matmul per dtype on every GPU with the CPU's in float64."""
     findings = []
     for device in devices:
         major, minor = torch.cuda.get_device_capability(device)
@@ -58,8 +58,8 @@ def kernels(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def product_error(device: torch.device, kind: str) -> float | None:
-    """Returns the relative error of a product in a type, None where the card has none of its own:
-    what is emulated counts as none."""
+    """Returns the relative error of a matmul in a dtype, or None if the GPU lacks it. Emulated
+    dtypes count as lacking."""
     if kind == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return None
     generator = torch.Generator().manual_seed(1)
@@ -96,7 +96,7 @@ def _product(left: Tensor, right: Tensor, kind: str) -> Tensor:
 
 
 def ask_driver(device: torch.device, fields: Sequence[str]) -> dict[str, str]:
-    """Returns what nvidia-smi says of a card, by field; nothing where it does not answer."""
+    """Returns fields of nvidia-smi for a GPU, or none if it gives no answer."""
     if shutil.which("nvidia-smi") is None:
         return {}
     unique = str(getattr(torch.cuda.get_device_properties(device), "uuid", device.index))
@@ -120,7 +120,7 @@ def ask_driver(device: torch.device, fields: Sequence[str]) -> dict[str, str]:
 
 
 def number(said: dict[str, str], field: str) -> float | None:
-    """Returns a number that the driver said, None where it said none ("[N/A]")."""
+    """Returns a number from the driver, or None for "[N/A]"."""
     text = said.get(field, "")
     try:
         return float(int(text, 16)) if text.startswith("0x") else float(text)
@@ -141,7 +141,7 @@ _STATE = (
 
 
 def state(devices: Sequence[torch.device]) -> list[Finding]:
-    """Memory, ECC, power and clocks of the cards, while all of them compute for some seconds."""
+    """Checks memory, ECC, power and clocks while all GPUs compute for some seconds."""
     matrices = [torch.rand(4096, 4096, device=device).half() for device in devices]
 
     def load(seconds: float) -> None:
@@ -156,7 +156,7 @@ def state(devices: Sequence[torch.device]) -> list[Finding]:
     load(_LOAD_SECONDS - 1)
     findings = []
     for device, matrix in zip(devices, matrices, strict=True):
-        for _ in range(2000):  # so that it computes while it is asked
+        for _ in range(2000):  # computes during the query
             torch.mm(matrix, matrix)
         said = ask_driver(device, _STATE)
         reasons: dict[str, str] = {}
@@ -170,7 +170,7 @@ def state(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def judge_state(device: torch.device, said: dict[str, str]) -> Finding:
-    """Says what is wrong with a card under load, of what its driver said."""
+    """Returns the finding on a GPU under load from the driver's fields."""
     what = f"state of {device}"
     if len(said) <= 2:
         fix = "nvidia-smi comes with the driver; containers need it mounted"
@@ -206,7 +206,7 @@ def judge_state(device: torch.device, said: dict[str, str]) -> Finding:
 
 
 def speed(devices: Sequence[torch.device]) -> list[Finding]:
-    """Sustained rates beside those that plans take from the catalogue."""
+    """Compares sustained rates with those of the catalogue, which plans use."""
     return [compare_speed(device, torch.cuda.get_device_name(device)) for device in devices]
 
 
@@ -248,7 +248,7 @@ _BUS = (
 
 
 def buses(devices: Sequence[torch.device]) -> list[Finding]:
-    """Copies to and from every card, and between each pair, by speed and by what arrives."""
+    """Checks copies to and from every GPU, and between each pair: their speed and their results."""
     findings = [_bus(device) for device in devices]
     for first in devices:
         findings += [_peers(first, second) for second in devices if second != first]
@@ -303,7 +303,7 @@ def _peers(first: torch.device, second: torch.device) -> Finding:
 
 
 def overlap(devices: Sequence[torch.device]) -> list[Finding]:
-    """Returns how much slower products are while another stream copies."""
+    """Returns the slow-down of matmuls while another stream copies."""
     return [_overlap(device) for device in devices]
 
 
@@ -320,7 +320,7 @@ def _overlap(device: torch.device) -> Finding:
     alone = median_seconds(products, device)
 
     def both() -> None:
-        with torch.cuda.stream(other):  # longer than the products
+        with torch.cuda.stream(other):  # longer than the matmuls
             for _ in range(2 + int(alone / 4e-3)):
                 here.copy_(there, non_blocking=True)
         products()

@@ -1,4 +1,4 @@
-"""One line of what `medley doctor` says, and how checks become lines."""
+"""One line of the output of `medley doctor`, and the conversion of checks to lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ OK, WARNING, FAILURE, UNTRIED = "ok", "warning", "failure", "untried"
 
 
 class Finding(NamedTuple):
-    """What was looked at and found; `fix` says what to do about what is not ok, or what it takes to
-    try what was not; `figures` are what was measured, with units in their names."""
+    """The result of one check. `fix` is the fix of a failure, or the requirement of a skipped
+    check. `figures` are measured values with units in their names."""
 
     what: str
     found: str
@@ -22,14 +22,14 @@ class Finding(NamedTuple):
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """Returns the fields that a finding has."""
+    """Returns the fields of a finding that are set."""
     fields = finding._asdict()
     if finding.figures is None:
         del fields["figures"]
     return fields
 
 
-Check = tuple[str, Callable[[], list[Finding]]]  # what is said while it runs, and what runs
+Check = tuple[str, Callable[[], list[Finding]]]  # a description, and the check
 
 
 def examine(
@@ -37,8 +37,8 @@ def examine(
     say: Callable[[str], None] = lambda text: None,
     together: bool = False,
 ) -> list[Finding]:
-    """Returns all findings in the order of the checks, which run one after the other or together.
-    A check that fails itself is a finding; `say` is told what runs."""
+    """Returns all findings in the order of the checks, which run in sequence or together. A check
+    that raises is a finding. `say` receives the running check."""
     if not together:
         findings = []
         for check in checks:

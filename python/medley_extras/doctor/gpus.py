@@ -14,8 +14,8 @@ from medley_extras.doctor.finding import FAILURE, UNTRIED, Check, Finding, exami
 if TYPE_CHECKING:
     import torch
 
-# The words shown while it runs; the file of this package; the function.
-# These measure, so each has the machine for itself.
+# Text shown while it runs, module of this package, function. These checks measure, so each runs
+# alone.
 ALONE = [
     ("kernels", "cards", "kernels"),
     ("clocks, power and memory", "cards", "state"),
@@ -25,7 +25,7 @@ ALONE = [
     ("overlap", "links", "overlap"),
     ("recorded launches", "programs", "replay"),
 ]
-# These see only whether it works, and wait most of the time.
+# These only test whether it works, and are idle most of the time.
 TOGETHER = [
     ("Gloo", "links", "gloo"),
     ("NCCL and Gloo at once", "links", "opposite"),
@@ -34,7 +34,7 @@ TOGETHER = [
     ("attention", "programs", "attention"),
     ("a captured model", "programs", "model"),
 ]
-# It takes longer than any other and hardly needs the card: beside all of them.
+# The longest one, which hardly needs the GPU: it runs in parallel with all of them.
 BESIDE = [("compiled code", "programs", "compiled")]
 
 
@@ -54,7 +54,7 @@ def _run(module: str, function: str, devices: Sequence[torch.device]) -> list[Fi
 
 
 def examine_gpus(say: Callable[[str], None] = lambda text: None) -> list[Finding]:
-    """Returns what the checks of the GPUs of this machine found; where there are none, that."""
+    """Returns the findings on the GPUs of this machine, or one that there are none."""
     if importlib.util.find_spec("torch") is None:
         return _none()
     import torch

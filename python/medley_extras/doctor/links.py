@@ -1,4 +1,4 @@
-"""Checks of the cards of this machine together, in a process each (ranks.py)."""
+"""Checks of all GPUs of this machine together, with a process each (ranks.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LOG = "NCCL_DEBUG=INFO medley doctor --gpu says more"
 
 
 def collectives(devices: Sequence[torch.device]) -> list[Finding]:
-    """NCCL over all cards; where that hangs or fails, once more by its plainest way."""
+    """Checks NCCL over all GPUs. After a hang or failure it repeats with NCCL's simplest
+    transport."""
     what = f"NCCL, {len(devices)} GPU{'s'[: len(devices) > 1]}"
     try:
         results = ranks.run("collectives", "nccl", len(devices))
@@ -40,7 +41,7 @@ def collectives(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def gloo(devices: Sequence[torch.device]) -> list[Finding]:
-    """Messages between processes of this machine, which mixed jobs use."""
+    """Checks messages between processes of this machine, which mixed jobs use."""
     del devices
     try:
         ranks.run("collectives", "gloo", 2)
@@ -51,7 +52,7 @@ def gloo(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def opposite(devices: Sequence[torch.device]) -> list[Finding]:
-    """NCCL and Gloo at once, in opposite order on neighbours: a deadlock would show."""
+    """Checks NCCL and Gloo together, in opposite order on neighbours, for deadlocks."""
     what = "NCCL and Gloo at once"
     if len(devices) == 1:
         return [Finding(what, _ONE, UNTRIED, _TWO)]
@@ -63,7 +64,7 @@ def opposite(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def overlap(devices: Sequence[torch.device]) -> list[Finding]:
-    """Products beside copies on each card, and beside an all-reduce of all."""
+    """Checks matmuls in parallel with copies on each GPU, and with an all-reduce of all."""
     findings = cards.overlap(devices)
     what = "overlap with NCCL"
     if len(devices) == 1:
@@ -79,7 +80,7 @@ def overlap(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def abort(devices: Sequence[torch.device]) -> list[Finding]:
-    """A process dies in an all-reduce: the others have to come out of it."""
+    """Checks that processes leave an all-reduce in which another one dies."""
     what = "a process that dies"
     if len(devices) < 3:
         return [Finding(what, f"{len(devices)} of 3 GPUs here", UNTRIED, "three GPUs are needed")]
@@ -97,7 +98,7 @@ def abort(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 def allocator(devices: Sequence[torch.device]) -> list[Finding]:
-    """Memory that grows in place (expandable segments), and NCCL on it."""
+    """Checks memory that grows in place (expandable segments), and NCCL on it."""
     what = "expandable segments"
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     try:

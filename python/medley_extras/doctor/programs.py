@@ -1,4 +1,4 @@
-"""Checks of captured programs on each card: their results, and recorded launches."""
+"""Checks of captured programs on each GPU: their results, and recorded launches."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from medley_extras.models import gpt
 from medley_extras.probe import median_seconds
 
 _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-_CLOSE = {"f64": 1e-10, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}  # of the largest element
+_CLOSE = {"f64": 1e-10, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}  # relative to the largest element
 _COMPILE_SECONDS = 40.0
 _CASES = {"causal": (4, False), "masked": (4, True), "grouped": (2, False)}  # key heads, a bias
 
 
 def error_of(found: Tensor, expected: Tensor) -> float:
-    """Returns the largest error, of the largest element."""
+    """Returns the largest error, relative to the largest element."""
     wide = expected.double().cpu()
     return float((found.double().cpu() - wide).abs().max() / wide.abs().max().clamp_min(1e-30))
 
 
 def attention(devices: Sequence[torch.device]) -> list[Finding]:
-    """Medley's attention on every card against the scores written out on the processor; what is
-    saved for backward has to have one form on all cards."""
+    """Compares Medley's attention on every GPU with explicit scores on the CPU. The saved tensors
+    must have the same form on all GPUs."""
     findings = []
     forms: dict[str, set[str]] = {}
     for device in devices:
@@ -62,7 +62,7 @@ def attention(devices: Sequence[torch.device]) -> list[Finding]:
 def attention_error(
     device: torch.device, dtype: torch.dtype, groups: int, masked: bool
 ) -> tuple[float, str]:
-    """Returns the largest error of result and gradients, and the form of what is saved."""
+    """Returns the largest error of result and gradients, and the form of the saved tensors."""
     generator = torch.Generator().manual_seed(2)
 
     def draw(*shape: int) -> Tensor:
@@ -101,7 +101,7 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def model(devices: Sequence[torch.device]) -> list[Finding]:
-    """The loss and all gradients of a captured GPT on every card, against the processor's."""
+    """Compares the loss and all gradients of a captured GPT on every GPU with the CPU's."""
     kinds = {"f64": _Model(None, torch.float64), "f32": _Model(None, torch.float32)}
     if any(map(_has_bf16, devices)):
         kinds["bf16"] = _Model(torch.bfloat16, torch.float32)
@@ -124,7 +124,7 @@ def model(devices: Sequence[torch.device]) -> list[Finding]:
 
 
 class _Model:
-    """A captured GPT, and what the processor computes of it in float64."""
+    """A captured GPT, with the CPU's results in float64."""
 
     def __init__(self, autocast: torch.dtype | None, parameters: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -145,7 +145,8 @@ class _Model:
         self._expected = self._run(wide, torch.device("cpu"), torch.float64)
 
     def error(self, device: torch.device) -> float:
-        """Returns the largest error of loss and gradients on a device, of the largest element."""
+        """Returns the largest error of loss and gradients on a device, relative to the largest
+        element."""
         found = self._run(self._text, device, self._parameters)
         return max(error_of(found[name], each) for name, each in self._expected.items())
 
@@ -158,7 +159,7 @@ class _Model:
 
 
 def replay(devices: Sequence[torch.device]) -> list[Finding]:
-    """A forward and backward recorded as a CUDA graph: replayed it gives the same bits."""
+    """Checks that a recorded CUDA graph of forward and backward gives the same bits on replay."""
     return [_replay(device) for device in devices]
 
 
@@ -199,8 +200,8 @@ def _replay(device: torch.device) -> Finding:
 
 
 def compiled(devices: Sequence[torch.device]) -> list[Finding]:
-    """A block compiled ahead of time, loaded and run, in a process of its own: compilers may take
-    theirs down. Medley does not compile yet: what fails here stops nothing."""
+    """Checks a block compiled ahead of time, in a process of its own, because compilers may crash
+    it. Medley does not compile yet, so a failure has no effect."""
     what = f"compiled for {devices[0]}"
     backend = "nccl" if devices[0].type == "cuda" else "gloo"
     try:

@@ -1,8 +1,8 @@
 """Checks of `medley doctor` that several processes make together: one of CHECKS in each.
 
 `python -m medley_extras.doctor.ranks CHECK BACKEND RANK RANKS FOLDER` is one process. It writes a
-line to its file in the folder before each thing that it tries, and the result as the last line.
-`run` starts the processes and waits; the files tell it where one hangs.
+line to its file in the folder before each operation, and the result as the last line. `run` starts
+the processes and waits. The files show the place of a hang.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 90.0  # to import PyTorch and to meet
+_START_SECONDS = 90.0  # for the import of PyTorch and the connection
 _LARGEST = 28  # collectives of up to 2**28 bytes
 _LARGEST_ON_PROCESSORS = 20
 
 
 class StoppedError(Exception):
-    """A process hung or failed: the sentence says which, and in what."""
+    """A process hung or failed. The sentence names the process and its operation."""
 
 
 def run(
@@ -37,10 +37,7 @@ def run(
     may_die: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the result of each process, none of one that was meant to die (`may_die`).
-
-    Raises StoppedError where one fails, or begins nothing for `silence` seconds.
-    """
+    """Returns the result of each process, except one that must die (`may_die`)."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         processes = []
         for rank in range(ranks):
@@ -81,7 +78,7 @@ def _wait(
     may_die: bool,
 ) -> None:
     begun = time.monotonic()
-    heard = [(0, begun)] * len(processes)  # lines, and since when
+    heard = [(0, begun)] * len(processes)  # lines read, and the time of the last
     while any(process.poll() is None for process in processes):
         time.sleep(0.05)
         for rank, process in enumerate(processes):
@@ -106,7 +103,7 @@ def _wait(
 
 
 class Here:
-    """One process: what it computes on, and whom it tells what it begins."""
+    """One process: its device, and the file to which it writes each operation."""
 
     def __init__(self, backend: str, rank: int, ranks: int, folder: Path) -> None:
         import torch
@@ -138,7 +135,7 @@ class Here:
 
 
 def _pattern(size: int, rank: int, device: Any) -> Any:
-    """Bytes that tell ranks and places apart."""
+    """Returns bytes that differ by rank and place."""
     import torch
 
     places = torch.arange(size, device=device, dtype=torch.int32)
@@ -146,8 +143,8 @@ def _pattern(size: int, rank: int, device: Any) -> Any:
 
 
 def _collectives(here: Here) -> dict[str, Any]:
-    """All-reduce, broadcast and messages in a ring of 1 byte to 256 MiB, odd sizes too, and what
-    arrives."""
+    """Checks the results of all-reduce, broadcast and messages in a ring, for 1 byte to 256 MiB and
+    odd sizes."""
     import torch
     import torch.distributed as dist
 
@@ -194,7 +191,7 @@ def _check(right: bool, what: str) -> None:
 
 
 def _opposite(here: Here) -> dict[str, Any]:
-    """Two backends at once, begun in opposite order on neighbouring ranks."""
+    """Runs two backends together, started in opposite order on neighbouring ranks."""
     import torch
     import torch.distributed as dist
 
@@ -217,7 +214,7 @@ def _opposite(here: Here) -> dict[str, Any]:
 
 
 def _overlap(here: Here) -> dict[str, Any]:
-    """Returns how much longer products take beside an all-reduce."""
+    """Returns the slow-down of matmuls in parallel with an all-reduce."""
     import torch
     import torch.distributed as dist
 
@@ -252,7 +249,7 @@ def _overlap(here: Here) -> dict[str, Any]:
 
 
 def _abort(here: Here) -> dict[str, Any]:
-    """The last rank dies in an all-reduce: how long until the others are out of it, and whether
+    """Kills the last rank in an all-reduce. Returns the time until the others leave it, and whether
     they can make a group without it."""
     import torch
     import torch.distributed as dist
@@ -286,7 +283,7 @@ def _abort(here: Here) -> dict[str, Any]:
 
 
 def _allocator(here: Here) -> dict[str, Any]:
-    """An all-reduce of memory that the allocator has grown in place."""
+    """Runs an all-reduce on memory that the allocator has grown in place."""
     import torch
     import torch.distributed as dist
 
@@ -304,7 +301,7 @@ def _allocator(here: Here) -> dict[str, Any]:
 
 
 def _compiled(here: Here) -> dict[str, Any]:
-    """A block compiled ahead of time, loaded and run."""
+    """Compiles a block ahead of time, loads it and runs it."""
     import torch
     from torch._inductor import config
 
@@ -317,7 +314,7 @@ def _compiled(here: Here) -> dict[str, Any]:
         here.say("the export of a block")
         exported = torch.export.export(block, (x,))
         here.say("its compilation")
-        # To precompile headers takes longer than all the rest, and they are used once here.
+        # Precompiled headers take longer than the rest, and are used once here.
         config.cpp_cache_precompile_headers = False
         path = torch._inductor.aoti_compile_and_package(
             exported,
@@ -350,7 +347,7 @@ def main() -> None:
         torch.cuda.set_device(here.device)
     result = CHECKS[check](here)
     here.say(json.dumps(result))
-    os._exit(0)  # what a dead rank has left behind is not waited for
+    os._exit(0)  # skips the cleanup of a dead rank's remains
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Attention with all scores at once, in plain PyTorch: what the op `medley::attention` of a card is
-compared with."""
+"""Attention with all scores in memory, in plain PyTorch: the reference of `medley::attention`."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
 
 
 def _weights(scores: Tensor) -> Tensor:
-    """Returns the softmax over the last dim; zeros for a row of -inf alone."""
+    """Returns the softmax over the last dim, or zeros for rows of only -inf."""
     return scores.softmax(-1).masked_fill(scores.amax(-1, keepdim=True) == -math.inf, 0.0)
 
 
 def whole_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns what the op `attention` does, with all scores at once."""
+    """Returns the result of the op `attention`, with all scores in memory."""
     scores = _scores(q, k, bias, causal, scale)
     b, h, s = q.shape[:3]
     lse = scores.logsumexp(-1)
@@ -54,7 +53,7 @@ def whole_attention_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what the op `attention_backward` does: the gradients of q, k and v."""
+    """Returns the result of the op `attention_backward`: the gradients of q, k and v."""
     scores = _scores(q, k, bias, causal, scale)
     b, g, r, s, _ = scores.shape
     wide = scores.dtype

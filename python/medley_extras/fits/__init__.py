@@ -1,4 +1,5 @@
-"""`medley fits`: which ways to train a model fit on which cards. No card, no weights, no run."""
+"""`medley fits`: the ways to train a model that fit on given GPUs, without a GPU, weights or a
+run."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     kind, _, path = arguments.model.partition(":")
     if kind != "hf" or not Path(path).is_file():
         raise ValueError(f"fits: found {arguments.model!r}, expected hf:config.json, a file")

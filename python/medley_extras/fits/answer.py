@@ -1,4 +1,4 @@
-"""Which lengths fit on which cards, what a step takes there, and what to change where none does."""
+"""Sequence lengths that fit on given GPUs, their step times, and changes if none fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from medley_extras.fits.cards import Cards, cluster_of, cluster_text, link_of
 from medley_extras.fits.facts import Facts
 from medley_extras.fits.known import Known
 
-Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
+Progress = Callable[[str], AbstractContextManager[None]]  # shows the work in progress
 
 _LENGTHS = (512, 2048, 8192)
 _SHORTER = (256, 128)
@@ -28,33 +28,34 @@ _MORE_CARDS = (1, 3)
 _PIPELINE, _REPLICAS = "harp", "data-parallel-proportional"
 _NO_PLAN = "no plan fits: "
 
-# By strategy: what `medley plan` says of the plan that it finds, or why it finds none.
+# By strategy: the plan from `medley plan`, or the reason why there is none.
 Plans = dict[str, Future[tuple[dict[str, Any] | None, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The plan of a step on some cards; `why` says why there is none."""
+    """The plan of a step on some GPUs, or the reason `why` there is none."""
 
     mode: str
-    length: int | None  # in tokens; None: the model takes none
+    length: int | None  # in tokens; None: the model has no tokens
     cards: str
     why: str = ""
     strategy: str = ""
     stages: int = 0
     microbatches: int = 0
     step_seconds: float = 0.0
-    memory: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # needed, there
+    # bytes needed, bytes available
+    memory: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
-        """Whether there is a plan."""
+        """Returns whether there is a plan."""
         return not self.why
 
 
 @dataclasses.dataclass
 class Found:
-    """All answers, what they are about, and what to change, by mode, where nothing fits."""
+    """All answers with their question, and changes by mode if none fits."""
 
     head: dict[str, Any]
     answers: list[Answer] = dataclasses.field(default_factory=list)
@@ -63,7 +64,7 @@ class Found:
 
 
 class Place:
-    """Some cards, all of a cluster if no devices are given; `folder`: for files of plans."""
+    """Some GPUs, or all of a cluster if no devices are given. `folder`: for files of plans."""
 
     def __init__(
         self,
@@ -80,31 +81,34 @@ class Place:
         cluster = parse_cluster(text, "--link")
         numbers = [cluster.find(device) for device in devices or cluster.devices]
         self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
-        # Strategies that did not fit at some length: as soon as that is known, and as answers are
-        # given, which does not depend on what ends first.
+        # Strategies that did not fit at some length: as soon as known, and in the order of answers,
+        # which is independent of the order in which plans end.
         self._known, self._failed = set[str](), set[str]()
 
     def lacks(self, kept: int) -> int:
-        """Returns how many of the bytes that a model keeps from step to step fit on no card."""
+        """Returns the persistent bytes of a model that exceed every GPU."""
         return max(0, kept - sum(self._memory))
 
     def _strategies(self, kept: int) -> tuple[str, ...]:
-        """Replicas only where each card could hold all; one card is a pipeline of one stage."""
+        """Returns the strategies to try. Replicas require that each GPU can store the model. One
+        GPU is a pipeline of one stage."""
         can_replicate = len(self._memory) > 1 and kept <= min(self._memory)
         return (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
 
     def begin(self, graph: Path, rows: int, kept: int, pool: ThreadPoolExecutor) -> Plans:
-        """Begins to plan a step of the graph in a file, by each strategy. Lengths ascend from call
-        to call: what did not fit when a plan's turn comes is not asked again. `kept`: the bytes
-        that lie there all the time."""
+        """Starts planning a step of the graph in a file, with each strategy.
+
+        Lengths ascend from call to call: a strategy that did not fit is skipped. `kept`: persistent
+        bytes.
+        """
         return {
             strategy: pool.submit(self._plan, graph, strategy, rows)
             for strategy in self._strategies(kept)
         }
 
     def answer(self, mode: str, length: int | None, plans: Plans) -> Answer:
-        """Returns the best of the plans that were begun. Lengths ascend: what does not fit at one
-        of them is none at a longer one, whether it was begun or not."""
+        """Returns the best of the started plans. Lengths ascend: a strategy that does not fit at
+        one of them is skipped at longer ones, whether it was started or not."""
         best: Answer | None = None
         why = ""
         for strategy, plan in plans.items():
@@ -121,8 +125,8 @@ class Place:
         return best or Answer(mode, length, self.name, why or "a shorter length does not fit")
 
     def _plan(self, graph: Path, strategy: str, rows: int) -> tuple[dict[str, Any] | None, str]:
-        """Returns what `medley plan` says of the plan that it finds, or why it finds none. It is a
-        process of its own, with an allocator for such work; others run beside it."""
+        """Returns the plan from `medley plan`, or the reason why there is none. It runs in
+        parallel, as a process with an allocator for such work."""
         if strategy in self._known:
             return None, ""
         words = [str(graph), str(self._file), "--strategy", strategy, "--global-batch", str(rows)]
@@ -163,7 +167,7 @@ class Place:
 
 
 class Question:
-    """A way to train a model, on some cards. `folder`: for files of plans, which `pool` makes."""
+    """A way to train a model on some GPUs. `folder`: for files of plans, which `pool` makes."""
 
     def __init__(
         self,
@@ -180,9 +184,11 @@ class Question:
         self._rows, self._say, self._folder, self._pool = rows, say, folder, pool
 
     def begin(self, lengths: Sequence[int] | None) -> Callable[[], list[Answer]]:
-        """Begins to plan for the lengths, on all cards together and on one of each kind alone;
-        returns what waits for the answers. The graph is made when a plan is asked for, and none is
-        where the weights alone do not fit."""
+        """Starts planning for the lengths, on all GPUs together and on one of each type alone.
+        Returns a function that waits for the answers.
+
+        The graph is made with the first plan, and not at all if the weights alone do not fit.
+        """
         places = [
             Place(f"{c.kind} alone", self._cards, self._link, self._folder, [f"{c.kind}/0/0"])
             for c in self._cards
@@ -209,7 +215,7 @@ class Question:
         return answers
 
     def advice(self, length: int | None) -> list[str]:
-        """Returns changes with which something would fit."""
+        """Returns changes with which the model would fit."""
         found = []
         largest = max(self._cards, key=lambda each: _memory(each, self._link))
         if lacking := self._all().lacks(self._model.facts.kept):
@@ -233,7 +239,7 @@ class Question:
         return lengths or [each for each in _LENGTHS if each <= longest] or [longest]
 
     def _without_plan(self, place: Place) -> str:
-        """Says why no plan can fit, if that is clear without one."""
+        """Returns the reason why no plan can fit, if it is clear without planning."""
         lacking = place.lacks(self._model.facts.kept)
         if not lacking:
             return ""
@@ -308,8 +314,8 @@ def look(
     folder: Path | None,
     say: Progress,
 ) -> Found:
-    """Looks at all modes and lengths, on all cards together and on one of each kind alone.
-    `folder`: where what is found of models is kept."""
+    """Answers all modes and lengths, on all GPUs together and on one of each type alone. `folder`:
+    cache of models."""
     link = link or link_of(cards)
     found = Found({})
     with (

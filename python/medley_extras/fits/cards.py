@@ -1,4 +1,4 @@
-"""Cards as people name them: "3090", "2x3090", "rtx 4060ti 16gb"; and the cluster that they are."""
+"""GPUs by the names of users, "3090", "2x3090", "rtx 4060ti 16gb", and the cluster of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 64
 
 @dataclasses.dataclass(frozen=True)
 class Cards:
-    """So many cards of a kind of the catalogue. `note`: what the name left open."""
+    """A number of GPUs of a type of the catalogue. `note`: the ambiguity of the name."""
 
     kind: str
     count: int
@@ -24,11 +24,8 @@ class Cards:
 
 
 def read_cards(words: Sequence[str]) -> list[Cards]:
-    """Returns the kinds that words mean, each once. Of kinds that differ in their memory only, the
-    one with the least is meant.
-
-    Raises ValueError for a word that means no kind.
-    """
+    """Returns the types of the words, each once. Among types that differ only in memory it takes
+    the smallest. Raises ValueError for a word without a type."""
     counts: dict[str, int] = {}
     notes: dict[str, str] = {}
     for word in words:
@@ -59,7 +56,8 @@ def _kind(word: str, name: str) -> tuple[str, str]:
 
 
 def cluster_of(cards: Sequence[Cards], link: str) -> Cluster:
-    """Returns these cards as a cluster: every two talk at `link`, a bandwidth like "16 GB/s"."""
+    """Returns these GPUs as a cluster. Each pair communicates at `link`, a bandwidth such as "16
+    GB/s"."""
     return parse_cluster(cluster_text(cards, link), "--link")
 
 
@@ -86,7 +84,7 @@ def cluster_text(cards: Sequence[Cards], link: str) -> str:
 
 
 def link_of(cards: Sequence[Cards]) -> str:
-    """Returns what the slowest of these cards reaches to its neighbours, by the catalogue."""
+    """Returns the bandwidth of the slowest of these GPUs to its neighbours, from the catalogue."""
     links = [cluster_of([each], "1 GB/s").kind(0).link for each in cards]
     known = [link for link in links if link]
     return f"{min(known) / 1e9:g} GB/s" if known else "8 GB/s"

@@ -1,4 +1,4 @@
-"""The graph of a config of transformers, as it trains, for any length: no weights, few traces."""
+"""The training graph of a transformers config, for any length: no weights, few traces."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _LENGTHS = (211, 223)  # primes, shorter than any window of attention
 
 
 class Deep:
-    """The model of a config.json. `lora`: what `medley capture --lora` takes, "" to train all of
-    the model. `has_4_bits`: as with its --bits 4. Raises ValueError for what is no config that
-    transformers knows."""
+    """The model of a config.json. `lora`: as in `medley capture --lora`, "" to train the whole
+    model. `has_4_bits`: as with its --bits 4. Raises ValueError for a config unknown to
+    transformers."""
 
     def __init__(self, path: str, lora: str, has_4_bits: bool = False) -> None:
         self._path, self._lora, self._has_4_bits = path, lora, has_4_bits
         import_packages(("transformers", "peft") if lora else ("transformers",))
         self._config = hf.config_of(path)
-        self.layers = 0  # that repeat; 0: none were found
+        self.layers = 0  # repeated layers; 0: none found
         for name in _LAYERS:
             self.layers = self.layers or int(getattr(self._config, name, None) or 0)
         self._traces: Traces | None = None
@@ -44,11 +44,11 @@ class Deep:
         self.facts = Facts(
             kind=str(self._config.model_type),
             dtype=str(parameters[0].dtype).removeprefix("torch."),
-            # Two weights of 4 bits are one number.
+            # Two 4-bit weights share one value.
             weights=sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in parameters),
             trained=sum(p.numel() for p in parameters if p.requires_grad),
             kept=sum(_kept(p) for p in parameters),
-            # Lengths above a window are computed otherwise, and not from what is below it.
+            # Lengths above a window are computed in another way, which shorter traces do not show.
             longest=min(
                 int(getattr(self._config, name, None) or 1 << 30)
                 for name in ("max_position_embeddings", "n_positions", "sliding_window")
@@ -57,23 +57,22 @@ class Deep:
         )
 
     def close(self) -> None:
-        """Ends what was begun beside this process and not asked for."""
+        """Ends unused work in the other process."""
         if self._beside is not None:
             self._beside.end()
             self._beside = None
 
     @property
     def traces(self) -> Traces | None:
-        """The traces that texts were made of so far; None if those had all layers."""
+        """The traces of the texts made so far, or None if those had all layers."""
         return self._traces if self._is_even else None
 
     def captured(self, length: int | None) -> str:
-        """Returns the text of the graph, captured with all layers, which takes long."""
+        """Returns the text of the graph, captured with all layers, which is slow."""
         return self._capture(self._config, length).text
 
     def _begin(self) -> Beside | None:
-        """Begins to trace the model with twice the layers that repeat, beside what this process
-        does."""
+        """Starts tracing the model with twice the repeated layers in another process."""
         with contextlib.suppress(UnevenError):
             if self._is_even and self._unit():
                 return Beside(self._two)
@@ -86,8 +85,7 @@ class Deep:
         return found.text
 
     def text(self, length: int | None) -> str:
-        """Returns the graph, as it is captured, at a length of tokens; None for a model that takes
-        none."""
+        """Returns the captured graph at a length of tokens; None for a model without tokens."""
         if self._is_even and (length is None or length <= self.facts.longest):
             try:
                 unit = self._unit()
@@ -105,8 +103,8 @@ class Deep:
         return Traces(two, three, lengths, unit, self.layers)
 
     def _side_by_side(self) -> tuple[str, str] | None:
-        """Returns both traces, this one as of code that assigns no buffer anew; None if that is not
-        so, or they fail. Nearly no code does, and the other process looks for it."""
+        """Returns both traces, this one on the assumption that the code reassigns no buffer.
+        Returns None if that is wrong, or if they fail. The other process checks it."""
         if self._beside is None:
             return None
         try:
@@ -120,13 +118,14 @@ class Deep:
         return self._shallow(2).text, self._shallow(3).text
 
     def _shallow(self, times: int, assigned: set[tuple[str, str]] | None = None) -> Capture:
-        """Captures two or three times the layers that repeat together, each at a length of its
-        own. `assigned`: buffers that the code assigns anew; None looks for them."""
+        """Captures two or three times the unit of repeated layers, each at a length of its own.
+        `assigned`: reassigned buffers; None looks for them."""
         config = self._with_layers(self._unit() * times)
         return self._capture(config, _LENGTHS[times - 2], assigned)
 
     def _unit(self) -> int:
-        """Returns how many layers repeat together: lists of the config have an entry for each."""
+        """Returns the number of layers that repeat together: lists of the config have an entry for
+        each."""
         unit = 1
         while any(values != values[:unit] * (self.layers // unit) for values in self._lists()):
             unit += 1
@@ -166,15 +165,15 @@ class Deep:
 
 
 def _kept(parameter: Tensor) -> int:
-    """Returns the bytes of a weight and of what AdamW keeps for it: two moments in f32, and a copy
-    in f32 of a weight of 16 bits."""
+    """Returns the bytes of a weight with its AdamW state: two moments in f32, and an f32 copy of a
+    16-bit weight."""
     size = parameter.element_size()
     moments = 8 + (4 if size < 4 else 0) if parameter.requires_grad else 0
     return parameter.numel() * (size + moments)
 
 
 def _check_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raises UnevenError for a graph whose parameters are not those of the model."""
+    """Raises UnevenError if the parameters of a graph differ from those of the model."""
     found = {}
     for line in text.splitlines():
         if " = parameter " in line:

@@ -1,4 +1,5 @@
-"""The facts and traces of a model: they tell whether it fits, and make its graph at any length."""
+"""The facts and traces of a model: they decide whether it fits, and give its graph at any
+length."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ class Facts:
     kind: str
     dtype: str
     weights: int
-    trained: int  # of them
-    kept: int  # bytes, from step to step
-    longest: int  # in tokens, that its graphs hold for
+    trained: int  # trainable ones among them
+    kept: int  # persistent bytes
+    longest: int  # maximum length of its graphs, in tokens
     takes_tokens: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Traces:
-    """Graphs with two and with three times the `unit` of layers that repeat, each at a length of
-    its own."""
+    """Graphs with two and with three times the `unit` of repeated layers, each at a length of its
+    own."""
 
     two: str
     three: str
@@ -34,5 +35,5 @@ class Traces:
 
     @functools.cached_property
     def stretched(self) -> Stretched:
-        """Returns how the graphs grow. Raises UnevenError if they do not grow evenly."""
+        """Returns the growth of the graphs. Raises UnevenError if it is uneven."""
         return Stretched(self.two, self.lengths[0], self.three, self.lengths[1], self.unit)

@@ -1,5 +1,4 @@
-"""Imports of what traces a model of transformers, and of nothing else: what is left out here takes
-as long to import as the rest."""
+"""Minimal imports for tracing a model of transformers. The other imports take as long as these."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ import torch
 def import_packages(names: Iterable[str]) -> None:
     """Imports PyTorch's export, and packages if they are installed.
 
-    bitsandbytes asks PyTorch's compiler for two functions, and does without if it gets none.
-    transformers and PyTorch import the tensors of several processes where PyTorch can have such.
+    bitsandbytes imports two functions of PyTorch's compiler, and works without them. transformers
+    and PyTorch import tensors of several processes if PyTorch supports them.
     """
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -36,12 +35,12 @@ def import_packages(names: Iterable[str]) -> None:
 
 
 def _import_models() -> None:
-    """Imports the package of transformers' models. When transformers is imported it reads thousands
-    of files for the names in that package, and would read them again."""
+    """Imports the package of transformers' models. The import of transformers reads thousands of
+    files for the names in that package, and would read them twice."""
     from transformers.utils import import_utils
 
     folder = Path(import_utils.__file__).parents[1] / "models"
-    define = import_utils.define_import_structure  # keeps what it has returned
+    define = import_utils.define_import_structure  # caches its result
 
     def define_once(path: str, prefix: str | None = None) -> Any:
         if prefix is not None or Path(path) != folder / "__init__.py":

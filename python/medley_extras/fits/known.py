@@ -1,5 +1,4 @@
-"""Traces of models, kept among the user's files: another question, for other cards or lengths,
-needs no trace and no PyTorch."""
+"""Traces of models in the user's cache: other GPUs or lengths need no trace and no PyTorch."""
 
 from __future__ import annotations
 
@@ -25,30 +24,30 @@ _MOST = 64  # models
 
 
 class Known:
-    """The model of a config.json, as Deep has it; traced where `folder` does not have it yet. None:
-    nothing is kept."""
+    """The model of a config.json, as in Deep. It is traced if `folder` lacks it. Without a folder
+    there is no cache."""
 
     def __init__(self, path: str, lora: str, has_4_bits: bool, folder: Path | None) -> None:
         self._asked = (path, lora, has_4_bits)
         self._file = folder and folder / f"{_key(path, lora, has_4_bits)}.json"
         self._traces: Traces | None = None
-        self._captured: dict[str, str] = {}  # by length, of all layers
+        self._captured: dict[str, str] = {}  # with all layers, by length
         self._deep: Deep | None = None
         facts = self._read()
         self._is_new = facts is None
         self.facts = facts or self._traced().facts
 
     def graph(self, length: int | None) -> str:
-        """Returns the text of the training graph at a length of tokens; None for a model that takes
-        none."""
+        """Returns the text of the training graph at a length of tokens; None for a model without
+        tokens."""
         return simplified_graph(self._text(length), f"<{self.facts.kind}>")
 
     def close(self) -> None:
-        """Keeps what was found; ends what was begun for it and not asked for."""
+        """Stores new results, and ends unused work."""
         if self._deep is not None:
             self._deep.close()
         if self._file is not None and self._is_new:
-            with contextlib.suppress(OSError):  # nobody has asked for it
+            with contextlib.suppress(OSError):  # the cache is optional
                 make_folder(self._file.parent)
                 write_atomically(self._file, json.dumps(self._entry()))
                 _retire(self._file.parent)
@@ -87,7 +86,7 @@ class Known:
                 self._traces = Traces(**traces)
             self._captured = dict(entry["captured"])
             return Facts(**entry["facts"])
-        except (ValueError, TypeError, KeyError):  # none, or somebody has changed it
+        except (ValueError, TypeError, KeyError):  # missing, or changed by another program
             self._traces, self._captured = None, {}
             return None
 
@@ -98,8 +97,8 @@ class Known:
 
 
 def folder() -> Path | None:
-    """Returns where models are kept: $XDG_CACHE_HOME/medley/fits, or below ~/.cache; None where
-    there is no home folder."""
+    """Returns the cache folder of models: $XDG_CACHE_HOME/medley/fits, or below ~/.cache. Returns
+    None without a home folder."""
     with contextlib.suppress(RuntimeError):
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         return Path(base, "medley", "fits")
@@ -107,8 +106,8 @@ def folder() -> Path | None:
 
 
 def _key(path: str, lora: str, has_4_bits: bool) -> str:
-    """Returns a name for what a graph follows from: the config, what is asked, the packages, and
-    the files of Medley and of this package."""
+    """Returns a key of all inputs of a graph: the config, the options, the packages, and the files
+    of Medley and of this package."""
     parts: list[object] = [read_text(path), lora, has_4_bits]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

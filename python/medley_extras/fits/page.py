@@ -1,4 +1,4 @@
-"""The output of `medley fits`: a table for each mode, and advice where nothing fits."""
+"""The output of `medley fits`: a table per mode, and advice if no length fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADER = ("length", "cards", "a step", "tokens/s", "at once", "needs of memory"
 
 
 def text_of(found: Found) -> str:
-    """Returns it for people."""
+    """Returns the text for the terminal."""
     head = found.head
     cards = ", ".join(f"{count} {kind}" for kind, count in head["cards"].items())
     lines = [
@@ -26,7 +26,7 @@ def text_of(found: Found) -> str:
         rows = [_row(answer, head["rows"]) for answer in answers]
         if any(answer.fits for answer in answers):
             lines += _table([row for row in rows if row])
-        # Longer lengths do not repeat that a shorter one is too long for some cards.
+        # A length that is too long for some GPUs is reported once.
         said = set()
         for answer in answers:
             if answer.why and answer.cards not in said:

@@ -1,14 +1,12 @@
-"""Graphs of deep models from those of shallow ones: with two and with three of the layers that
-repeat, any number is written down without a trace.
+"""Graphs of deep models derived from shallow ones, with two and three of the repeated layers.
 
-Every line of a graph is a template and its numbers: value ids, layers in names, sizes. From n
-layers to n + 1 each section (inputs, prologue, forward, backward, outputs) has the same lines more,
-whose numbers grow evenly along the layers and with n; sizes do not. Two layers and three say how:
-three copies of these lines, of which one is there in both. What does not agree is refused, and
-whoever asks captures the whole model.
+Every line of a graph is a template with numbers: value ids, layers in names, sizes. From n layers
+to n + 1 each section (inputs, prologue, forward, backward, outputs) grows by the same lines. Their
+numbers grow evenly along the layers and with n; sizes stay. The graphs of two and three layers give
+the growth: three copies of these lines, one of them in both. If they disagree, the caller captures
+the whole model.
 
-The length of a sequence is a prime in the shallow graphs, and in each another one. Those sizes
-differ that follow from the length, and so say how.
+The sequence length is another prime in each shallow graph. Sizes that differ depend on the length.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-_GAP = "\0"  # for a number
+_GAP = "\0"  # stands for a number
 _STRING = r'"(?:[^"\\]|\\.)*"'
-# Strings; words and floats, which are none of ours; value ids; whole numbers.
+# Strings; words and floats, which contain no numbers of ours; value ids; integers.
 _TOKEN = re.compile(
     rf"({_STRING})|[A-Za-z_][\w.]*|\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|%(\d+)|(\d+)"
 )
@@ -49,7 +47,7 @@ class UnevenError(ValueError):
 class _Line:
     template: str
     numbers: tuple[int, ...]
-    sizes: tuple[bool, ...]  # whether a number is one, and no id and no layer
+    sizes: tuple[bool, ...]  # whether a number is a size rather than an id or a layer
 
 
 def _parsed(line: str) -> _Line:
@@ -92,14 +90,15 @@ def _sections(text: str) -> list[list[_Line]]:
 
 
 def _kind_of_input(line: str) -> str:
-    """Parameters repeat by layers, then buffers do, and all others are there once."""
+    """Returns the kind of an input. Parameters repeat by layers, then buffers do; all others occur
+    once."""
     kind = line.partition(" = ")[2].partition(" ")[0]
     return kind if kind in _SECTIONS else "input"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Growing:
-    """A line whose numbers are base + slope * n + step * i, in copy i of a graph of n layers."""
+    """A line with the numbers base + slope * n + step * i, in copy i of a graph of n layers."""
 
     template: str
     base: tuple[int, ...]
@@ -112,13 +111,14 @@ class _Growing:
 
 
 def _fixed(of_two: _Line, of_three: _Line) -> _Growing:
-    """A line that is there once, from graphs of two and of three layers."""
+    """Returns a line that occurs once, from graphs of two and of three layers."""
     slope = tuple(b - a for a, b in zip(of_two.numbers, of_three.numbers, strict=True))
     return _Growing(of_two.template, _at_none(of_two, slope), slope, (0,) * len(slope))
 
 
 def _repeated(of_two: _Line, first: _Line, second: _Line) -> _Growing:
-    """A line that is there for each layer but one: that of two layers, those of three."""
+    """Returns a line that occurs for each layer but one, from the line of two layers and those of
+    three."""
     step = tuple(b - a for a, b in zip(first.numbers, second.numbers, strict=True))
     slope = tuple(b - a for a, b in zip(of_two.numbers, first.numbers, strict=True))
     return _Growing(of_two.template, _at_none(of_two, slope), slope, step)
@@ -129,8 +129,8 @@ def _at_none(of_two: _Line, slope: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Section:
-    """The lines of one section: those before the copies, one copy, those behind. `sizes` notes how
-    those of three layers follow from those of two; by one of `slopes` other numbers grow."""
+    """The lines of one section: before the copies, one copy, and after them. `sizes` records sizes
+    that depend on the length. Other numbers grow by one of `slopes`."""
 
     def __init__(
         self, two: list[_Line], three: list[_Line], sizes: _Sizes, slopes: set[int]
@@ -139,7 +139,7 @@ class _Section:
         split = 0
         while split < len(two) and sizes.are_alike(two[split], three[split], slopes):
             split += 1
-        # As far as the lines are the same there may be copies already: the last of these is one.
+        # The equal lines may include copies already: the last of these is one.
         split -= period
         if not 0 <= period <= len(two) or split < 0:
             raise UnevenError(f"{len(two)}, {len(three)} lines")
@@ -186,7 +186,7 @@ class _OfLength:
 
 
 class _Sizes:
-    """The sizes that follow from the length, as they are at the first one."""
+    """The sizes that depend on the length, by their value at the first one."""
 
     def __init__(self, one: int, other: int) -> None:
         self._one, self._other = one, other
@@ -194,7 +194,7 @@ class _Sizes:
         self._constant: set[int] = set()
 
     def are_alike(self, here: _Line, there: _Line, slopes: set[int]) -> bool:
-        """Whether the lines may be one, with a size for each length, in deeper graphs."""
+        """Returns whether the lines may be equal in deeper graphs, with a size for each length."""
         numbers = zip(here.numbers, there.numbers, here.sizes, strict=False)
         return here.template == there.template and all(
             a == b or (self._of_length(a, b) is not None if is_size else b - a in slopes)
@@ -202,8 +202,7 @@ class _Sizes:
         )
 
     def _of_length(self, a: int, b: int) -> _OfLength | None:
-        """Returns how a size follows from the length, of which two cases are known; None: it does
-        not."""
+        """Returns the dependence of a size on the length, from two cases, or None."""
         for power in (1, 2) if self._other else ():
             times, rest = divmod(b - a, self._other**power - self._one**power)
             if rest == 0 and times > 0:
@@ -211,7 +210,8 @@ class _Sizes:
         return None
 
     def noted(self, here: _Line, there: _Line) -> _Line:
-        """Notes which sizes differ, and returns the line at the other length as it is here."""
+        """Records the sizes that differ. Returns the line of the other length with the sizes of
+        this one."""
         numbers = list(there.numbers)
         for i, (a, b) in enumerate(zip(here.numbers, there.numbers, strict=True)):
             if here.sizes[i]:
@@ -231,14 +231,14 @@ class _Sizes:
             raise UnevenError(f"a size of {a} that is two sizes at another length")
 
     def at(self, length: int) -> dict[int, int]:
-        """Returns what the sizes are at a length, by what they are at the first one."""
+        """Returns the sizes at a length, by their value at the first one."""
         if both := self._constant & self._found.keys():
             raise UnevenError(f"a size of {min(both)} that follows from the length, or does not")
         return {size: of.at(length) for size, of in self._found.items()}
 
 
 def _num_values(lines: Sequence[_Line]) -> int:
-    """Returns how many values the lines define; an op may have several."""
+    """Returns the number of values that the lines define; an op may have several."""
     return sum(
         line.template.partition(" = ")[0].count("%") for line in lines if " = " in line.template
     )
@@ -252,16 +252,16 @@ def _check(what: str, found: Iterable[set[int]], known: set[int]) -> None:
 class Stretched:
     """A model's graph for any number of layers and any length.
 
-    `two`, `three`: the texts for two and three times the `unit` of layers that repeat, at lengths
-    of `prime` and `other_prime`; 0 and 0 where there is no length. Raises UnevenError where these
-    do not say how the graph grows.
+    `two`, `three`: the texts for two and three times the `unit` of repeated layers, at lengths
+    `prime` and `other_prime`, or 0 and 0 without a length. Raises UnevenError if the growth is
+    ambiguous.
     """
 
     def __init__(self, two: str, prime: int, three: str, other_prime: int, unit: int = 1) -> None:
         self._sizes = _Sizes(prime, other_prime)
         both = list(zip(_sections(two), _sections(three), strict=True))
-        # A number of a copy is that of a layer, or refers to the copy before or behind it, or to
-        # what is there once. With n grow layers, and ids by the copies that are written before.
+        # A number of a copy refers to its layer, to a neighbouring copy, or to a line that occurs
+        # once. Layers grow with n, and ids with the number of earlier copies.
         ids = [_num_values(of_three) - _num_values(of_two) for of_two, of_three in both]
         steps, slopes = {unit, *ids}, {unit, *accumulate(ids)}
         self._sections = [_Section(*lines, self._sizes, slopes) for lines in both]
@@ -270,7 +270,7 @@ class Stretched:
         self._sizes.at(prime)
 
     def text(self, layers: int, length: int) -> str:
-        """Returns the text of the graph; `layers`: how many times the unit."""
+        """Returns the text of the graph. `layers`: multiple of the unit."""
         sizes = self._sizes.at(length)
         return (
             "\n".join(
@@ -293,7 +293,8 @@ def _with_sizes(template: str, numbers: tuple[int, ...], sizes: Mapping[int, int
 
 @functools.cache
 def _split(template: str) -> tuple[list[str], list[bool], str]:
-    """Returns what is before each gap, whether the number there is no size, and what is behind."""
+    """Returns the text before each gap, whether its number is no size, and the text after the
+    last."""
     *parts, last = template.split(_GAP)
     are_plain = []
     inside = False

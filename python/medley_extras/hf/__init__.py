@@ -42,8 +42,8 @@ from medley.checkpoint import has_checkpoint
 from medley.cluster import load_cluster
 from medley.optimizer import Optimizer
 
-# The fields of `TrainingArguments` that are read. All others have to have their default, or have no
-# effect here.
+# The supported fields of `TrainingArguments`. All others must have their default, or have no
+# effect.
 READ = (
     "output_dir",
     "per_device_train_batch_size",
@@ -79,7 +79,7 @@ READ = (
     "remove_unused_columns",
     "resume_from_checkpoint",
 )
-# The plan decides how steps are computed, and the loader how rows are read.
+# The plan decides the computation of steps, and the loader the reading of rows.
 OF_NO_CONSEQUENCE = (
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
@@ -139,17 +139,15 @@ def train(
     callbacks: Sequence[Callback] = (),
     row_dims: Mapping[str, int | None] | None = None,
 ) -> Trainer:
-    """Trains a model as `transformers.TrainingArguments` say, on the devices of a cluster that need
-    not be alike, and returns the trainer, whose `save_model` writes what `from_pretrained` reads.
+    """Trains a model with `transformers.TrainingArguments` on the devices of a cluster, which may
+    be heterogeneous. Returns the trainer; its `save_model` writes files for `from_pretrained`.
 
     The batch of a step has `per_device_train_batch_size` times `gradient_accumulation_steps` rows
-    for each device; who computes how many of them, and in how many parts, is the plan's. It is
-    planned for the longest row, of `tokens`; batches with an `attention_mask` that are shorter are
-    padded up to the next eighth of that. If `tokens` is not given all rows are looked at, or the
-    first thousand of data without a length (a stream), of which training takes `max_steps` steps.
-    `row_dims` is the `rows` of `medley.capture`: the dims of the batch that have them, by name.
-    An argument that is not read raises ValueError by name, unless it is as by default or of no
-    consequence.
+    per device. The plan divides it among devices and micro-batches. It is made for the longest row,
+    of `tokens`. Shorter batches with an `attention_mask` are padded to the next eighth of that.
+    Without `tokens` all rows are read, or the first thousand of a stream, for which `max_steps` is
+    required. `row_dims` is the `rows` of `medley.capture`. Raises ValueError naming an unsupported
+    argument that has neither its default nor an entry without effect.
     """
     from transformers import default_data_collator
 
@@ -180,7 +178,7 @@ def train(
     example = dict(collate([*longest, seen[0]]))
     check_rows(example, len(longest) + 1, row_dims or {})
     answers = answers_of(example) if any(differ for _, differ in looked_at) else {}
-    mixed = args.bf16 or args.fp16  # in which of both is a matter of each kind of device
+    mixed = args.bf16 or args.fp16  # the dtype depends on each device type
     dtype = torch.bfloat16 if mixed else None
     graph = capture(model, example, autocast=dtype, rows=row_dims)
     per_epoch = args.max_steps if is_stream else len(dataset) / rows
@@ -237,10 +235,12 @@ def train(
 
 
 def longest_rows(dataset: Any, tokens: int | None = None) -> tuple[list[Any], bool]:
-    """Returns the rows with the most tokens and the most labels, since a plan is for the longest
-    batch, and whether a row has more of one than of the other, as where a model reads one text and
-    writes another; of rows without tokens the first one. Reads all rows with tokens, unless it is
-    said how many those have at most: the first one is repeated up to that then."""
+    """Returns the rows with the most tokens and the most labels, and whether a row has more of one
+    than of the other. The latter holds for models that read one text and write another.
+
+    A plan is made for the longest batch. Without tokens it returns the first row. With `tokens`,
+    the first row is repeated to that length; otherwise all rows are read.
+    """
     if not len(dataset):
         raise ValueError("found a data set of no rows, expected one at least")
     row = dataset[0]
@@ -257,15 +257,14 @@ def longest_rows(dataset: Any, tokens: int | None = None) -> tuple[list[Any], bo
         found = row.get("labels")
         is_list = isinstance(found, Sequence) or (isinstance(found, torch.Tensor) and found.dim())
         labels.append(len(found) if is_list else 0)
-    # Labels that are always as many are no text: the classes of a row, or padded already.
+    # Labels of constant number are no text: they are classes of a row, or padded already.
     if len(set(labels)) == 1 or labels == lengths:
         return [dataset[lengths.index(max(lengths))]], False
     return [dataset[each.index(max(each))] for each in (lengths, labels)], True
 
 
 def check_rows(example: Mapping[str, Any], count: int, row_dims: Mapping[str, int | None]) -> None:
-    """Raises ValueError for a batch that a collator has made of so many rows, and in which these
-    are no longer apart."""
+    """Raises ValueError if a collator has merged rows of a batch of `count` rows."""
     for name in ("input_ids", "inputs_embeds", "pixel_values", "labels"):
         value, dim = example.get(name), row_dims.get(name, 0)
         if not isinstance(value, torch.Tensor) or dim is None or dim >= value.dim():
@@ -281,7 +280,7 @@ def check_rows(example: Mapping[str, Any], count: int, row_dims: Mapping[str, in
 
 
 def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """Returns a row in which all that is as long as its tokens has this length."""
+    """Returns a row in which all fields as long as its tokens have this length."""
     length = len(row["input_ids"])
 
     def fitted(value: Any) -> Any:
@@ -296,8 +295,8 @@ def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def lengths_of(example: Mapping[str, Any], answers: Mapping[str, int]) -> Lengths:
-    """Returns up to which lengths batches are padded, given the longest: to eighths of it where a
-    mask says what is padding, else not. The `answers` have a length of their own."""
+    """Returns the lengths to which batches are padded, given the longest: eighths of it if there is
+    a mask, else none. The `answers` have a length of their own."""
     tokens, mask = example.get("input_ids"), example.get("attention_mask")
     if tokens is None or mask is None or tokens.shape != mask.shape:
         return Lengths()
@@ -316,16 +315,17 @@ def lengths_of(example: Mapping[str, Any], answers: Mapping[str, int]) -> Length
     return Lengths(dynamic=dims, buckets=buckets)
 
 
-_ANSWERS = {"labels": -100, "decoder_input_ids": 0, "decoder_attention_mask": 0}  # padding
+_ANSWERS = {"labels": -100, "decoder_input_ids": 0, "decoder_attention_mask": 0}  # padding values
 
 
 def answers_of(example: Mapping[str, Any]) -> dict[str, int]:
-    """Returns what of a batch is as long as what a model writes, and how long in the longest."""
+    """Returns the fields of a batch as long as the model's output, with their length in the
+    longest."""
     return {name: int(example[name].shape[1]) for name in _ANSWERS if name in example}
 
 
 def lengthened(batch: dict[str, Any], answers: Mapping[str, int]) -> dict[str, Any]:
-    """Returns a batch with what a model writes padded up to the longest: no loss is of that."""
+    """Returns a batch with the model's output fields padded to the longest. Padding has no loss."""
     for name, length in answers.items():
         lacking = length - batch[name].shape[1]
         if lacking > 0:
@@ -340,8 +340,9 @@ def _plan(
 
 
 def check(args: Any) -> None:
-    """Raises ValueError naming the arguments that are not read, and what is read but cannot be."""
-    if (schedule := _word(args.lr_scheduler_type)) == "reduce_lr_on_plateau":  # sets others, too
+    """Raises ValueError naming unsupported arguments and invalid values."""
+    # also sets other fields
+    if (schedule := _word(args.lr_scheduler_type)) == "reduce_lr_on_plateau":
         raise ValueError(_schedule_refused(schedule))
     default = type(args)(output_dir=args.output_dir)
     others = [
@@ -376,8 +377,8 @@ def check(args: Any) -> None:
 
 
 def resumed(args: Any) -> tuple[bool, str]:
-    """Returns whether to go on from a checkpoint, and from which: "" for the newest one in the
-    output. Raises ValueError where there is none."""
+    """Returns whether to resume from a checkpoint, and its folder: "" for the newest one in the
+    output. Raises ValueError if there is none."""
     found = args.resume_from_checkpoint
     word = "" if found is None else str(found).lower()
     if word in ("", "false", "no", "0"):
@@ -394,7 +395,7 @@ def resumed(args: Any) -> tuple[bool, str]:
 
 
 def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
-    """Returns the optimizer that the arguments ask for: no decay for biases and norms."""
+    """Returns the optimizer of the arguments, without decay for biases and norms."""
     from transformers.trainer_pt_utils import get_parameter_names
 
     rate, betas = _rates(args, steps), (args.adam_beta1, args.adam_beta2)
@@ -431,7 +432,7 @@ def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
 
 
 def _rates(args: Any, steps: int) -> Callable[[int], float]:
-    """Returns the learning rate of each step, which is what transformers' schedule says."""
+    """Returns the learning rate of each step, from transformers' schedule."""
     from transformers import get_scheduler
 
     base = args.learning_rate
@@ -457,7 +458,7 @@ def _schedule_refused(name: str) -> str:
 
 
 def _every(strategy: Any, steps: float, per_epoch: int, total: int) -> int:
-    """Returns after how many steps something is due again; 0: never."""
+    """Returns the number of steps between events; 0: never."""
     word = _word(strategy)
     return {"no": 0, "epoch": per_epoch}.get(word, int(steps))
 
@@ -483,13 +484,13 @@ def _word(value: Any) -> str:
 
 
 def columns_of(model: nn.Module) -> frozenset[str]:
-    """Returns the names of what the model is called with, and of labels that a collator renames."""
+    """Returns the names of the model's arguments, and of labels that a collator renames."""
     names = inspect.signature(inner(model).forward).parameters
     return frozenset(names) | {"label", "label_ids", "labels"}
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """Returns the model inside one of the package peft."""
+    """Returns the model inside a peft model."""
     base = getattr(model, "get_base_model", None)
     found: nn.Module = base() if callable(base) else model
     return found
@@ -510,7 +511,7 @@ class Columns:
 
 
 class StreamedColumns:
-    """The same of a stream."""
+    """A stream whose rows have only the arguments of the model."""
 
     def __init__(self, dataset: Iterable[Any], names: frozenset[str]) -> None:
         self._dataset = dataset
@@ -520,7 +521,7 @@ class StreamedColumns:
         return (_named(row, self._names) for row in self._dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the stream, if it wants to know."""
+        """Sets the epoch of the stream, if it has that method."""
         if callable(choose := getattr(self._dataset, "set_epoch", None)):
             choose(epoch)
 

@@ -1,7 +1,7 @@
 """Models in plain PyTorch for tests, examples and benchmarks.
 
 Each is `name(size="tiny", **overrides) -> (model, example_batch)`; the model returns its loss.
-`medley_extras.models.hf` has the same for models of the transformers package.
+`medley_extras.models.hf` has equivalents for models of transformers.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12},
     "large": {**_LARGE, "heads": 16},
-    # As HAP was evaluated, on WikiText-2.
+    # As in the evaluation of HAP, on WikiText-2.
     "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "positions": 128, "tied": False},
 }
 
@@ -62,7 +62,7 @@ class Bert(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> Tensor:
-        """All i64 [b, s]; attention_mask is 0 where the row is padded, labels -100 do not count."""
+        """Takes i64 [b, s]. attention_mask is 0 at padding; labels of -100 are ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.tokens(input_ids) + self.positions(places) + self.kinds(token_type_ids)
         x = self.dropout(self.norm(x))

@@ -36,7 +36,7 @@ def _size(width: int, layers: int, heads: int, vocabulary: int = 51200) -> dict[
     }
 
 
-# GPT-2's own, and the family by which HARP was evaluated.
+# GPT-2's own sizes, and the family of HARP's evaluation.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "124m": _size(768, 12, 12, 50304),
@@ -86,7 +86,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a layer norm, with residuals."""
+    """Attention and MLP, each after a layer norm, with residuals."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class GPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """input_ids, labels i64 [b, s]; labels of -100 do not count."""
+        """input_ids, labels i64 [b, s]; labels of -100 are ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.dropout(self.tokens(input_ids) + self.positions(places))
         for block in self.blocks:

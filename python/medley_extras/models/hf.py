@@ -80,7 +80,7 @@ _TINY: dict[str, dict[str, Any]] = {
 KINDS = tuple(_TINY)
 _OWN = ("batch", "tokens", "dropout")  # arguments of build()
 _DROPOUTS = re.compile("dropout|pdrop$|layerdrop|drop_path_rate")  # fields of configs
-_IMAGE_SIZE = 224  # where a config has none: convolutions take any
+_IMAGE_SIZE = 224  # for configs without one: convolutions take any
 _FAMILIES = (
     "AutoModelForImageClassification",
     "AutoModelForMaskedLM",
@@ -92,7 +92,7 @@ _FAMILIES = (
 
 
 def _family(config: Any) -> str:
-    """Returns which of transformers' auto classes builds the model for training."""
+    """Returns the auto class of transformers that builds the model for training."""
     import transformers
 
     names = " ".join(config.architectures)
@@ -109,11 +109,11 @@ def _family(config: Any) -> str:
 
 
 def _longest(model: Any) -> int:
-    """Returns how many tokens the model takes at most; 128 if there is no limit."""
+    """Returns the maximum number of tokens of the model, or 128 without a limit."""
     config = model.config
     for name in ("max_position_embeddings", "n_positions"):
         if limit := getattr(config, name, None):
-            # RoBERTa counts positions from behind that of padding on.
+            # RoBERTa counts positions from the one after padding.
             for path, module in model.named_modules():
                 padding = getattr(module, "padding_idx", None)
                 if path.endswith("position_embeddings") and padding is not None:
@@ -131,8 +131,8 @@ def build(
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns the model of a transformers config, in training mode, and an example batch.
 
-    `tokens` defaults to the longest the model takes, or 128; `dropout`, of stochastic depth too,
-    None keeps the config's own. Raises ValueError if transformers cannot build it.
+    `tokens` defaults to the maximum of the model, or 128. `dropout` includes stochastic depth; None
+    keeps the config's own. Raises ValueError if transformers cannot build the model.
     """
     import transformers
 
@@ -149,7 +149,7 @@ def build(
         config.pad_token_id = 0
     try:
         model: nn.Module = getattr(transformers, family).from_config(config)
-    except Exception as error:  # of fields that do not fit each other
+    except Exception as error:  # fields that do not match each other
         raise ValueError(f"hf:{config.model_type}: {_in_a_line(error)}") from None
     model.train()
     if family == "AutoModelForImageClassification":
@@ -210,7 +210,7 @@ def _config(kind: str, fields: dict[str, Any], overrides: dict[str, Any]) -> Any
 
     known = transformers.AutoConfig.for_model(kind)
     unknown = sorted(
-        name  # choices of kernels are kept as _attn_implementation and the like
+        name  # choices of kernels are stored as _attn_implementation and similar
         for name in overrides
         if not hasattr(known, name) and not hasattr(known, f"_{name}")
     )
@@ -221,15 +221,15 @@ def _config(kind: str, fields: dict[str, Any], overrides: dict[str, Any]) -> Any
         )
     try:
         return transformers.AutoConfig.for_model(kind, **{**fields, **overrides})
-    except Exception as error:  # of a kind that other versions of the package do not have
+    except Exception as error:  # missing in other versions of the package
         raise ValueError(f"hf:{kind}: {_in_a_line(error)}") from None
 
 
 def load(
     name: str, options: dict[str, Any], batch: tuple[int, int] | None
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model that `hf:name?options` means, and its example batch, of `batch` = (rows,
-    length) if given: one of KINDS, or a config.json. Raises ValueError where it is neither."""
+    """Returns the model of `hf:name?options` and its example batch, with `batch` = (rows, length)
+    if given. The name is one of KINDS or a config.json. Raises ValueError for any other."""
     if importlib.util.find_spec("transformers") is None:
         raise ValueError(f"hf:{name}: needs a package: pip install transformers")
     if batch is not None:
@@ -277,23 +277,19 @@ def vit(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tens
 
 
 def from_file(path: str, **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model of a config.json, for names such as `hf:config.json`. Overrides as `make`.
-
-    Raises ValueError if the file is no config of a model that transformers knows.
-    """
+    """Returns the model of a config.json, for names such as `hf:config.json`. Overrides as in
+    `make`. Raises ValueError if transformers does not know the model of the config."""
     return _configured(*_read(path), overrides)
 
 
 def config_of(path: str, **overrides: Any) -> Any:
-    """Returns the transformers config that a config.json is, with other values for some fields.
-
-    Raises ValueError if the file is no config of a model that transformers knows.
-    """
+    """Returns the transformers config of a config.json, with other values for some fields. Raises
+    ValueError if transformers does not know the model of the config."""
     return _config(*_read(path), overrides)
 
 
 def _read(path: str) -> tuple[str, dict[str, Any]]:
-    """Returns the kind of model and the fields of a config.json."""
+    """Returns the model type and the fields of a config.json."""
     import transformers
 
     text = read_text(path)

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron with a mean squared error: the smallest model that has everything."""
+"""A multi-layer perceptron with a mean squared error: the smallest complete model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MLP(nn.Module):
 
 
 def mlp(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model and an example batch of random numbers."""
+    """Returns the model and an example batch of random values."""
     config = make_config(MLPConfig, SIZES, size, overrides)
     batch = {
         "x": torch.randn(config.batch, config.inputs, device="cpu"),

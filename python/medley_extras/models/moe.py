@@ -1,10 +1,9 @@
-"""A language model whose layers are, every second one, mixtures of experts.
+"""A language model in which every second layer is a mixture of experts.
 
-Every second layer's feed-forward is a set of experts. Each token goes to its two best experts: to
-both, whatever that makes of their load (`moe`); or as far as they have room, an expert taking a
-fixed number of tokens of every row, so that all shapes are static and rows stay independent
-(`bert_moe`, the model that HAP evaluates). The first keeps all tokens; in the second they travel to
-the experts by an all-to-all.
+The feed-forward of such a layer is a set of experts. Each token selects its two best experts. In
+`moe` both take it, independent of their load. In `bert_moe`, the model of HAP's evaluation, an
+expert takes a fixed number of tokens per row: all shapes are static and rows are independent. There
+the tokens travel to the experts by an all-to-all.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from medley_extras.models.sizes import make_config
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
-    """Sizes. With `room` an expert takes `room * 2 * positions / experts` tokens of a row and
-    leaves the others out (GShard, https://arxiv.org/abs/2006.16668), by products with one-hot
-    tensors; without, it takes all (MegaBlocks, https://arxiv.org/abs/2211.15841), by one op."""
+    """Sizes. With `room` an expert takes `room * 2 * positions / experts` tokens of a row and drops
+    the others, by matmuls with one-hot tensors (GShard, https://arxiv.org/abs/2006.16668). Without
+    it an expert takes all, by one op (MegaBlocks, https://arxiv.org/abs/2211.15841)."""
 
     vocabulary: int = 256
     positions: int = 16
@@ -47,7 +46,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 BERT_SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"room": 1.0},
-    # As HAP was evaluated: twice as many experts as devices, here for eight.
+    # As in the evaluation of HAP: twice as many experts as devices, here for eight.
     "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "experts": 16, "room": 1.25},
 }
 
@@ -68,7 +67,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(config.experts, config.width, config.hidden) * scale)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [b, s, width] -> [b, s, width] and the load of each row [b], 1 where it is even."""
+        """x [b, s, width] -> [b, s, width] and the load of each row [b], 1 if it is even."""
         gates = F.softmax(self.gate(x), -1)  # [b, s, experts]
         return self._all(x, gates) if self.room is None else self._up_to(self.room, x, gates)
 
@@ -96,7 +95,7 @@ class Experts(nn.Module):
         second = gates.masked_fill(one.bool(), -1.0).argmax(-1)
         two = self._one_hot(second, self.num, gates.dtype)
         load = (gates.mean(1) * one.mean(1)).sum(-1) * self.num
-        # The place of a token in its expert's queue; second choices queue behind all first ones.
+        # The place of a token in its expert's queue. Second choices follow all first ones.
         place1 = one.cumsum(1) - one
         place2 = two.cumsum(1) - two + one.sum(1, keepdim=True)
         gate1 = (gates * one).sum(-1)
@@ -116,7 +115,7 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward or experts, each behind a layer norm, with residuals."""
+    """Attention and a feed-forward or experts, each after a layer norm, with residuals."""
 
     def __init__(self, config: MoEConfig, experts: bool) -> None:
         super().__init__()
@@ -149,7 +148,7 @@ class MoE(nn.Module):
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """input_ids, labels i64 [b, s]; labels of -100 do not count."""
+        """input_ids, labels i64 [b, s]; labels of -100 are ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.tokens(input_ids) + self.positions(places)
         loads: list[Tensor] = []
@@ -174,10 +173,10 @@ def _make(config: MoEConfig) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model, no token left out, and an example batch of random tokens."""
+    """Returns the model that keeps all tokens, and an example batch of random tokens."""
     return _make(make_config(MoEConfig, SIZES, size, overrides))
 
 
 def bert_moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model with limited experts, as HAP was evaluated on it, and an example batch."""
+    """Returns the model with limited experts, as in HAP's evaluation, and an example batch."""
     return _make(make_config(MoEConfig, BERT_SIZES, size, overrides))

@@ -14,8 +14,8 @@ from medley_extras.models.sizes import make_config
 
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
-    """Sizes; `blocks` are counted per resolution, which is halved from one to the next, while the
-    width doubles. `batch` is the number of rows of the example batch."""
+    """Sizes. `blocks` are counted per resolution, which halves while the width doubles. `batch` is
+    the number of rows of the example batch."""
 
     image: int = 24
     width: int = 4
@@ -42,7 +42,7 @@ def convolution(inputs: int, outputs: int, side: int, stride: int = 1) -> nn.Seq
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions beside a shortcut, which is a convolution itself where shapes differ."""
+    """Three convolutions and a shortcut, which is a convolution if shapes differ."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

@@ -14,9 +14,9 @@ from medley_extras.models.sizes import make_config
 
 @dataclasses.dataclass(frozen=True)
 class VGGConfig:
-    """Sizes; `channels` has one tuple per resolution, halved after each.
+    """Sizes. `channels` has one tuple per resolution, which halves after each.
 
-    `pool`: side to which the last features are pooled before the classifier; 0: as they are.
+    `pool`: side to which the last features are pooled before the classifier; 0: no pooling.
     """
 
     image: int = 8
@@ -33,7 +33,7 @@ _VGG19 = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "19": {"image": 224, "channels": _VGG19, "hidden": 4096, "classes": 1000, "dropout": 0.5},
-    # As HAP was evaluated: 139.6 million parameters on CIFAR-10's images.
+    # As in the evaluation of HAP: 139.6 million parameters on CIFAR-10's images.
     "hap": {
         "image": 32,
         "pool": 7,

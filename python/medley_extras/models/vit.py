@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12},
     "large": {**_LARGE, "heads": 16},
-    # As HAP was evaluated, on CIFAR-10.
+    # As in the evaluation of HAP, on CIFAR-10.
     "hap": {**_BASE, "heads": 12, "image": 32, "patch": 4, "classes": 10},
 }
 

@@ -1,7 +1,7 @@
-"""`medley probe`: what devices and links there are, measured, as a cluster.yaml.
+"""`medley probe`: measures devices and links, and writes them as a cluster.yaml.
 
-One process sees the devices of its machine; under torchrun every process measures its own device,
-at the same time as the others, as in a run, and pairs of them the links between.
+One process measures the devices of its machine. Under torchrun every process measures its own
+device in parallel with the others, as in a run, and pairs of processes the links between them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from medley.files import write_atomically
 from medley.run import exchange, job
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-_ENOUGH = 0.2  # seconds of measuring a figure
+_ENOUGH = 0.2  # seconds of measurement per value
 _TIMEOUT = datetime.timedelta(seconds=60)
-_ALIKE = 0.2  # figures that differ by less are of one kind
+_ALIKE = 0.2  # relative difference of values of one device type
 
 
 @dataclasses.dataclass
 class Device:
-    """What one process has measured of its device."""
+    """The measured values of one process's device."""
 
     host: str
     model: str  # "NVIDIA H200", "AMD EPYC 7B13"
@@ -43,7 +43,7 @@ class Device:
     launch_latency: float  # seconds
 
     def is_like(self, other: Device) -> bool:
-        """Whether one kind describes both."""
+        """Returns whether one device type describes both."""
 
         def near(a: float, b: float) -> bool:
             return abs(a - b) <= _ALIKE * max(a, b)
@@ -57,7 +57,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """Two devices, by rank, and what is between them."""
+    """A link between two devices, by rank."""
 
     first: int
     second: int
@@ -69,7 +69,7 @@ class Link:
 
 
 def measure_device(device: torch.device, sharing: int = 1) -> Device:
-    """Measures a device; `sharing` processes use the memory of its machine."""
+    """Measures a device. `sharing` processes use the memory of its machine."""
     cuda = device.type == "cuda"
     if cuda:
         facts = torch.cuda.get_device_properties(device)
@@ -88,7 +88,7 @@ def measure_device(device: torch.device, sharing: int = 1) -> Device:
 
 
 def median_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Returns the median time of `run`, of as many as fit into the time for a figure."""
+    """Returns the median time in seconds of the calls of `run` that fit into the time per value."""
     for _ in range(2):  # libraries and threads start
         run()
     times: list[float] = []
@@ -103,8 +103,8 @@ def median_seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Returns flop/s of the largest square product that takes little time; 0 if there is no kernel
-    of this type."""
+    """Returns flop/s of the largest square matmul that takes little time, or 0 without a kernel for
+    the dtype."""
     rate = 0.0
     for size in (256, 512, 1024, 2048, 4096, 8192):
         try:
@@ -158,7 +158,7 @@ def _host_memory() -> int:
 
 
 class _Pair:
-    """Two processes that send each other bytes, and all others waiting for them."""
+    """Two processes that exchange bytes, while all others wait."""
 
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"
@@ -168,7 +168,7 @@ class _Pair:
         self.sync = dist.new_group(backend="gloo", timeout=_TIMEOUT) if cuda else self.group
 
     def measure(self, first: int, second: int) -> Link:
-        """Returns the same on all processes."""
+        """Returns the link, the same in all processes."""
         result = torch.zeros(2, dtype=torch.float64)
         if self.rank in (first, second):
             other = second if self.rank == first else first
@@ -186,7 +186,7 @@ class _Pair:
         return Link(first, second, float(result[0]), float(result[1]))
 
     def _exchange(self, data: torch.Tensor, other: int, first: int, repetitions: int) -> float:
-        """Returns the median seconds from sending to having it back."""
+        """Returns the median round-trip time in seconds."""
         times = []
         for _ in range(repetitions + 1):
             begin = time.perf_counter()
@@ -215,8 +215,7 @@ class Pool:
 
 
 def kinds_of(devices: Sequence[Device]) -> tuple[list[Device], list[int]]:
-    """Returns one device for each kind, with the medians of all of that kind, and the kind of each
-    device."""
+    """Returns one device per type, with the medians of its devices, and the type of each device."""
     members: list[list[Device]] = []
     numbers = []
     for device in devices:
@@ -242,8 +241,8 @@ def kinds_of(devices: Sequence[Device]) -> tuple[list[Device], list[int]]:
 
 
 def pools_of(devices: Sequence[Device], kinds: Sequence[int]) -> list[Pool]:
-    """Returns nodes of equal kind and number of devices as pools, in the order of the ranks. The
-    devices of a machine that has several kinds are a node for each."""
+    """Returns nodes of equal type and number of devices as pools, in the order of the ranks. A
+    machine with several types is one node per type."""
     nodes: dict[tuple[str, int], list[int]] = {}
     for rank, (device, kind) in enumerate(zip(devices, kinds, strict=True)):
         nodes.setdefault((device.host, kind), []).append(rank)
@@ -256,7 +255,7 @@ def pools_of(devices: Sequence[Device], kinds: Sequence[int]) -> list[Pool]:
 
 def pairs_of(pools: Sequence[Pool]) -> list[tuple[int, int]]:
     """Returns the pairs of ranks to measure: one within a node of each pool, one between two nodes
-    of each pool and of each pair of pools."""
+    of each pool, and one between each pair of pools."""
     pairs = []
     for number, pool in enumerate(pools):
         if len(pool.nodes[0]) > 1:
@@ -312,7 +311,7 @@ def _networks(pools: Sequence[Pool], links: Sequence[Link]) -> list[str]:
 
 
 def cluster_text(devices: Sequence[Device], links: Sequence[Link]) -> str:
-    """Returns the cluster.yaml of what was measured."""
+    """Returns the cluster.yaml of the measurement."""
     kinds, numbers = kinds_of(devices)
     pools = pools_of(devices, numbers)
     lines = ["# Measured by medley probe.", "format: medley-cluster", "version: 1", "nodes:"]
@@ -362,7 +361,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measures, writes the cluster and prints what was found; returns the exit code."""
+    """Measures, writes the cluster and prints the results. Returns the exit code."""
     from rich.console import Console
 
     output, as_json = Path(arguments.output), arguments.json

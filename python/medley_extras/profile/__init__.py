@@ -1,4 +1,4 @@
-"""`medley profile`: measures what the ops and collectives of somebody's models take."""
+"""`medley profile`: measures the times of ops and collectives of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medley.run import job
 
 
 def read_seconds(text: str, option: str = "--budget") -> float:
-    """Reads "90", "60s", "5m", "10ms"."""
+    """Returns the seconds in "90", "60s", "5m", "10ms"."""
     units = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
     name = next((each for each in units if text.endswith(each)), "")
     digits, unit = text.removesuffix(name), units.get(name, 1.0)
@@ -32,7 +32,7 @@ def read_seconds(text: str, option: str = "--budget") -> float:
 
 
 def describe(outcome: Outcome, output: Path, kinds: Sequence[str]) -> str:
-    """Returns the outcome in two or three sentences."""
+    """Returns a description of the outcome in two or three sentences."""
     text = (
         f"{outcome.unique} unique of {outcome.seen} ops, on {', '.join(kinds)}\n"
         f"{outcome.wanted - outcome.unique} more for sizes in between, "
@@ -157,7 +157,7 @@ def _run(
     budget: float | None,
     as_json: bool,
 ) -> int:
-    """Runs the profiler with a progress bar and prints what it did."""
+    """Runs the profiler with a progress bar and prints its outcome."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

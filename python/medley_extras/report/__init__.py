@@ -1,4 +1,4 @@
-"""`medley report`: what a plan does and what it will cost, as one HTML file for people."""
+"""`medley report`: the division and predicted cost of a plan, as one HTML file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     from plotly.offline import get_plotlyjs
 
     output = os.fspath(arguments.output)

@@ -1,4 +1,4 @@
-"""The content of a report: answers of the core's commands, each asked once."""
+"""The content of a report: results of the core's commands, each run once."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Seat:
 
     device: str
     stage: int  # counted over all pipelines
-    name: str  # of the stage: "1", or, of several pipelines, "0/1"
+    name: str  # stage name: "1", or with several pipelines "0/1"
     pipeline: int
     kind: str
     rows: int
     microbatches: list[int]  # rows of each
-    simulated: dict[str, Any]  # as `medley simulate --json` says
-    memory: dict[str, Any]  # as `medley memory --json` says
+    simulated: dict[str, Any]  # from `medley simulate --json`
+    memory: dict[str, Any]  # from `medley memory --json`
 
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """All that a report shows."""
+    """The content of a report."""
 
-    files: dict[str, str]  # what -> path
+    files: dict[str, str]  # path by content
     plan: dict[str, Any]
     explained: dict[str, Any]
     simulated: dict[str, Any]
@@ -47,7 +47,7 @@ class Content:
 
     @functools.cached_property
     def seats(self) -> list[Seat]:
-        """Devices by stage, in the order of the plan."""
+        """The devices by stage, in the order of the plan."""
         simulated = {row["device"]: row for row in self.simulated["devices"]}
         memory = {row["device"]: row for row in self.memory}
         return [
@@ -68,27 +68,27 @@ class Content:
 
     @property
     def num_stages(self) -> int:
-        """Of all pipelines."""
+        """The number of stages of all pipelines."""
         return len(self.explained["stages"])
 
     @property
     def num_pipelines(self) -> int:
-        """Of the plan."""
+        """The number of pipelines of the plan."""
         return self._places[-1][0] + 1
 
     @functools.cached_property
     def stage_names(self) -> list[str]:
-        """Of each stage, as the core's tables name it."""
+        """The name of each stage, as in the core's tables."""
         several = self.num_pipelines > 1
         return [f"{p}/{s}" if several else str(s) for p, s in self._places]
 
     def stages_of(self, pipeline: int) -> list[int]:
-        """Returns the stages of a pipeline, as counted over all."""
+        """Returns the stages of a pipeline, counted over all."""
         return [number for number, (p, _) in enumerate(self._places) if p == pipeline]
 
     @functools.cached_property
     def _places(self) -> list[tuple[int, int]]:
-        """Of each stage, its pipeline and its number there."""
+        """The pipeline of each stage, and its number there."""
         if "pipelines" not in self.explained:
             return [(0, number) for number in range(self.num_stages)]
         return [
@@ -99,7 +99,7 @@ class Content:
 
 
 def parse_json(text: str, path: str) -> Any:
-    """Raises ValueError that names the file."""
+    """Returns the value of a JSON text. Raises ValueError naming the file."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -114,8 +114,8 @@ def collect(
     compare: bool = False,
     traces: Sequence[str | os.PathLike[str]] = (),
 ) -> Content:
-    """Asks the core about a plan. `traces` are those of a run."""
-    measured = trace.read(traces) if traces else None  # before what takes long
+    """Queries the core about a plan. `traces` are those of a run."""
+    measured = trace.read(traces) if traces else None  # before slower work
     costs = ["--profile", profile] if profile else []
     with tempfile.TemporaryDirectory(prefix="medley_report_") as folder:
         path = Path(folder) / "trace.json"

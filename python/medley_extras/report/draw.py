@@ -1,5 +1,4 @@
-"""The common parts of the figures of a report: units, colors, bars and lines, as plotly.js draws
-them."""
+"""The common parts of the figures of a report, for plotly.js: units, colors, bars and lines."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from medley_extras.report.trace import WAITING, Event
 
 Figure = dict[str, Any]
 
-# Colors of a stage: of its forward calls, of its backward calls.
+# Colors of a stage: forward calls, backward calls.
 STAGES = [
     ("#8ecae6", "#1d74b5"),
     ("#ffc98b", "#d97706"),
@@ -21,21 +20,21 @@ STAGES = [
     ("#f5b5dc", "#b83289"),
     ("#c9d17a", "#7c8517"),
 ]
-ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # what is done once a step
+ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # ops that run once per step
 WAITS = "#eeeeee"
-OTHERS = "#d8cfe6"  # of that, for other pipelines
-KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # of communication
-PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
+OTHERS = "#d8cfe6"  # ops of other pipelines
+KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # communication
+PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # colors of memory
 PARTS += ["#ffc98b", "#6b46b0", "#14b8a6", "#b0b0b0"]
 MOST_BARS = 20_000
 DEVICE_HEIGHT = 46
-EDGE = {"color": "white", "width": 0.5}  # of bars beside each other
+EDGE = {"color": "white", "width": 0.5}  # between adjacent bars
 INSIDE: Figure = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
 STACK: Figure = {"barmode": "stack", "uniformtext": {"mode": "hide", "minsize": 8}}
 
 
 class Unit(NamedTuple):
-    """A unit of figures, and how many exact ones (nanoseconds, bytes) make one."""
+    """A unit of figures, and its size in exact ones (nanoseconds, bytes)."""
 
     name: str
     size: float
@@ -62,7 +61,7 @@ def color(stage: int, backward: bool = True) -> str:
 
 
 def draw_bars(x: list[float], y: list[Any], marker: Figure, text: list[str], **more: Any) -> Figure:
-    """Bars from the left."""
+    """Returns bars from the left."""
     shape = {"type": "bar", "orientation": "h", "hoverinfo": "text"}
     return {**shape, "x": x, "y": y, "marker": marker, "text": text, **more}
 
@@ -90,7 +89,7 @@ def draw_line(
 def draw_rows(
     data: list[Figure], count: int, title: str, row_height: int = 34, **layout: Any
 ) -> Figure:
-    """A figure of so many rows of bars, the first one above."""
+    """Returns a figure of `count` rows of bars, the first one at the top."""
     return draw_figure(
         data,
         height=110 + row_height * count,
@@ -130,12 +129,12 @@ def draw_figure(data: list[Figure], height: int, **layout: Any) -> Figure:
 
 
 def safe(text: str) -> str:
-    """Plotly reads some HTML in texts."""
+    """Returns a text without the HTML that plotly interprets."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def mark(x: float, text: str) -> Figure:
-    """A dashed line at x with a text above the figure."""
+    """Returns a dashed line at x with a text above the figure."""
     line = {"dash": "dash", "color": "#555"}
     shape = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
     note = {"x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text}

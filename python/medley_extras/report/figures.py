@@ -1,5 +1,5 @@
-"""The figures of a report, as what plotly.js draws: data and layout. Numbers come from the content;
-nothing is computed here but sums and units."""
+"""The figures of a report as data and layout for plotly.js. All numbers come from the content,
+except sums and units."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from medley_extras.report.trace import WAITING, Event, Trace, merged
 
 
 def timeline(content: Content, trace: Trace) -> Figure:
-    """One row per device: above what it computes, below what it sends and receives."""
+    """Returns one row per device: computation above, communication below."""
     step = max(trace.span, content.predicted.span)
     unit = unit_for(step, TIMES)
     groups: dict[str, list[tuple[float, Event]]] = {}
@@ -86,7 +86,7 @@ def _group(event: Event, stage: str) -> str:
 
 
 def _between_pipelines(content: Content) -> list[Figure]:
-    """Lines between the devices of one pipeline and those of the next."""
+    """Returns lines between the devices of adjacent pipelines."""
     line = {"color": "#555", "width": 1}
     pairs = zip(content.seats, content.seats[1:], strict=False)
     return [
@@ -100,7 +100,7 @@ def _order(event: Event, name: str) -> tuple[int, str]:
     if not event.computes:
         return 4, name
     place = {"forward": 0, "backward": 0, WAITING: 3}.get(event.category, 1)
-    return place, name.replace("forward", "a")  # before backward
+    return place, name.replace("forward", "a")  # sorts before backward
 
 
 def _bar_color(content: Content, event: Event, kinds: list[str]) -> str:
@@ -132,7 +132,7 @@ def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> 
 
 
 def memory_over_time(content: Content) -> Figure:
-    """Bytes alive, a line per device."""
+    """Returns the live bytes, with a line per device."""
     time = unit_for(content.predicted.span, TIMES)
     size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
     data = []
@@ -159,7 +159,7 @@ def memory_over_time(content: Content) -> Figure:
 
 
 def _place(content: Content, number: int) -> int:
-    """Of a device in its stage, so that lines of one color differ."""
+    """Returns the place of a device in its stage, so that lines of one color differ."""
     if content.num_stages == 1:
         return number // len(STAGES)
     stage = content.seats[number].stage
@@ -190,7 +190,7 @@ def memory_at_peak(content: Content) -> Figure:
 
 
 def shares(content: Content) -> Figure:
-    """Rows that each device computes, by micro-batch."""
+    """Returns the rows that each device computes, by micro-batch."""
     data = []
     for number in range(max(len(seat.microbatches) for seat in content.seats)):
         bar = _stacked(
@@ -284,7 +284,7 @@ def _stacked(
 
 
 def traffic(content: Content) -> Figure:
-    """Bytes of a step on each link."""
+    """Returns the bytes per step on each link."""
     links = content.simulated["links"]
     step = content.simulated["step_nanoseconds"] * 1e-9
     unit = unit_for(max((link["bytes"] for link in links), default=0), SIZES)
@@ -304,7 +304,7 @@ def traffic(content: Content) -> Figure:
 
 
 def strategies(content: Content) -> Figure:
-    """Steps of this plan and of what each strategy finds."""
+    """Returns the steps of this plan and of each strategy's plan."""
     assert content.compared is not None
     rows = [row for row in content.compared["strategies"] if "infeasible" not in row]
     names = ["this plan", *(row["strategy"] for row in rows)]
@@ -319,7 +319,7 @@ def strategies(content: Content) -> Figure:
         cliponaxis=False,
     )
     figure = draw_rows([bar], len(names), f"predicted step [{unit.name}]")
-    # Room for the texts behind the bars, so that the bound does not strike through them.
+    # Space for the texts after the bars, which the bound must not cross.
     figure["layout"]["xaxis"]["range"] = [0, 1.35 * max(steps) / unit.size]
     bound = content.compared["lower_bound_ns"] / unit.size
     if bound > 0:

@@ -1,5 +1,4 @@
-"""A report of a plan over measured layers: stages in place of devices, no trace, nothing that
-trains."""
+"""A report on a plan over measured layers: stages instead of devices, no trace, no training."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ STANDS_STILL = "#d8cfe6"
 
 @dataclasses.dataclass(frozen=True)
 class LayerContent:
-    """All that such a report shows: the answers of the core's commands."""
+    """The content of such a report: results of the core's commands."""
 
     files: dict[str, str]
     plan: dict[str, Any]
@@ -42,7 +41,7 @@ class LayerContent:
 
     @property
     def summary(self) -> str:
-        """The plan in a sentence."""
+        """The plan in one sentence."""
         devices = sum(row["devices"] for row in self.memory)
         count = len(self.memory)
         stages = "1 stage" if count == 1 else f"{count} stages"
@@ -53,12 +52,12 @@ class LayerContent:
 
     @property
     def names(self) -> list[str]:
-        """Of stages."""
+        """The names of stages."""
         return [f"{row['stage']} on {row['pool']}" for row in self.memory]
 
 
 def collect_layers(plan: str, layers: str, cluster: str, compare: bool) -> LayerContent:
-    """Asks the core about a plan over measured layers."""
+    """Queries the core about a plan over measured layers."""
     simulated = ask(["simulate", "--layers", layers, cluster, plan])
     entries = parse_json(read_text(plan), plan)
     rows = str(entries["global_batch"])
@@ -78,7 +77,7 @@ def layers_page(content: LayerContent, plotly: str) -> str:
 
 
 def layer_sections(content: LayerContent) -> list[Section]:
-    """Returns what the page shows, in order."""
+    """Returns the sections of the page in order."""
     found = [
         Section(
             "stages",

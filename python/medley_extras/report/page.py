@@ -1,5 +1,5 @@
-"""One HTML file of a report's content: tables, figures and plotly.js itself, so that it needs no
-network."""
+"""One HTML file of a report's content: tables, figures and plotly.js itself, without network
+access."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ th.text, td.text { text-align: left; }
 """
 
 MOST_NAMES = 8
-MUCH = 0.2  # of a step, or of a device's memory
+MUCH = 0.2  # share of a step, or of a device's memory
 
 # Shows errors in the page itself, for readers and for a test.
 SCRIPT = """
@@ -50,7 +50,7 @@ Promise.all(Array.from(document.querySelectorAll("script.figure"), (source) => {
 
 
 class Section(NamedTuple):
-    """A heading with what stands below it."""
+    """A heading with its content."""
 
     name: str
     title: str
@@ -95,7 +95,7 @@ def document(
 
 
 def sections(content: Content) -> list[Section]:
-    """Returns what the page shows, in order."""
+    """Returns the sections of the page in order."""
     several = content.num_stages > 1
     found = [
         Section(
@@ -204,7 +204,7 @@ def _not_used(content: Content) -> str:
 
 
 def _pipelines(content: Content) -> list[Section]:
-    """Shows how pipelines divide the model, and which gradients they sum together."""
+    """Returns the division of the model by pipelines, and the gradients that they sum together."""
     found = []
     if content.num_pipelines > 1:
         found.append(
@@ -235,7 +235,7 @@ def _pipelines(content: Content) -> list[Section]:
 
 
 def _next_best(content: Content) -> list[Section]:
-    """Why it is sharded like that."""
+    """Returns the reasons for the sharding."""
     rows = []
     for row in content.explained.get("next_best", []):
         other = ["none", "", ""]
@@ -253,7 +253,7 @@ def _next_best(content: Content) -> list[Section]:
 
 
 def _in_flight(content: Content) -> list[Section]:
-    """Of single micro-batches there is nothing to see."""
+    """Returns the micro-batches in flight. A pipeline of one micro-batch has no such section."""
     if all(len(seat.microbatches) < 2 for seat in content.seats):
         return []
     return [
@@ -267,7 +267,7 @@ def _in_flight(content: Content) -> list[Section]:
 
 
 def _next_steps(content: Content) -> list[str]:
-    """Returns advice that follows from these numbers, as HTML."""
+    """Returns advice derived from these numbers, as HTML."""
     simulated, steps = content.simulated, []
     step = simulated["step_nanoseconds"]
     sources = simulated["ops_by_source"]
@@ -350,7 +350,7 @@ def _tiles(content: Content) -> str:
 
 
 def html_tiles(tiles: list[tuple[str, str]]) -> str:
-    """Figures, each with what it is."""
+    """Returns labelled numbers as HTML."""
     return (
         '<div class="tiles">'
         + "".join(
@@ -362,7 +362,7 @@ def html_tiles(tiles: list[tuple[str, str]]) -> str:
 
 
 def html_table(header: list[str], rows: list[list[str]], texts: int) -> str:
-    """Cells are HTML; the first `texts` columns are text, the others numbers."""
+    """Returns a table. Cells are HTML; the first `texts` columns are text, the others numbers."""
 
     def line(cells: list[str], tag: str) -> str:
         return (
@@ -418,7 +418,7 @@ def _stages(content: Content) -> str:
 
 
 def _runs(lengths: list[int]) -> str:
-    """Equal neighbours once: 11 x 8, 10."""
+    """Returns equal neighbours once: 11 x 8, 10."""
     runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
     return ", ".join(f"{length} x {n}" if n > 1 else str(length) for length, n in runs)
 
@@ -466,7 +466,7 @@ def _shared(content: Content) -> str:
 
 
 def _sharded(content: Content) -> Section:
-    """Which tensors and ops are sharded, and how."""
+    """Returns the sharding of tensors and ops."""
     rows = []
     for name, stage in zip(content.stage_names, content.explained["stages"], strict=True):
         rows += [[name, *cells] for cells in _decisions(stage)]

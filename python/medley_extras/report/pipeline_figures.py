@@ -1,5 +1,4 @@
-"""The figures of a report about pipelines: which layers and devices each has, what is in flight in
-it, and when they sum gradients."""
+"""The figures of a report on pipelines: layers, micro-batches in flight, gradient sums."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from medley_extras.report.trace import in_flight, merged
 
 
 def pipelines(content: Content) -> Figure:
-    """Which layers each stage has, a row per pipeline."""
+    """Returns the layers of each stage, with a row per pipeline."""
     data = []
     for stage, name in enumerate(content.stage_names):
         first, _, last = content.explained["stages"][stage]["layers"].partition("-")
@@ -65,7 +64,8 @@ def _pipeline_label(content: Content, pipeline: int) -> str:
 
 
 def relays(content: Content) -> Figure:
-    """The end of the step: until when each stage goes backward, and meanwhile the relays."""
+    """Returns the end of the step: the last backward of each stage, and the relays (gradient sync
+    between pipelines) overlapped with it."""
     found = content.simulated["relays"]
     span = content.predicted.span
     unit = unit_for(span, TIMES)
@@ -100,7 +100,7 @@ def relays(content: Content) -> Figure:
 
 
 def _relay_bars(found: list[dict[str, Any]], unit: Unit) -> Figure:
-    """Those of the same stages in one row."""
+    """Returns the relays, with those of the same stages in one row."""
     return draw_bars(
         [(r["ends_nanoseconds"] - r["begins_nanoseconds"]) / unit.size for r in found],
         ["relay " + " + ".join(relay["stages"]) for relay in found],
@@ -125,7 +125,7 @@ def _relay_hover(relay: dict[str, Any]) -> str:
 
 
 def in_flight_over_time(content: Content) -> Figure:
-    """Micro-batches in flight, a line per stage, and above each other the pipelines."""
+    """Returns the micro-batches in flight, with a line per stage and the pipelines stacked."""
     unit = unit_for(content.predicted.span, TIMES)
     data = []
     for stage, name in enumerate(content.stage_names):
@@ -165,6 +165,6 @@ def _axis(name: str, number: int) -> str:
 
 
 def _tick(content: Content, pipeline: int) -> int:
-    """At most about eight lines."""
+    """Returns the interval of about eight grid lines."""
     most = max(len(s.microbatches) for s in content.seats if s.pipeline == pipeline)
     return max(1, most // 8)

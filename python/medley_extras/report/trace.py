@@ -1,5 +1,7 @@
-"""Traces as the figures need them: what each device did and when, simulated or measured, from the
-files that `medley simulate --trace` and `Trainer.save_trace` write."""
+"""Traces for figures: the operations of each device over time, simulated or measured.
+
+`medley simulate --trace` and `Trainer.save_trace` write the files.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ WAITING = "waiting"
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Times in nanoseconds."""
+    """An event. Times are in nanoseconds."""
 
     device: str
-    computes: bool  # else it communicates
+    computes: bool  # False: communication
     name: str  # "forward 2"
     category: str  # "forward", "all_reduce", WAITING
     start: int
@@ -29,25 +31,25 @@ class Event:
 
     @property
     def works(self) -> bool:
-        """Whether the device computes and does not stand still."""
+        """Returns whether the device computes rather than idles."""
         return self.computes and self.category != WAITING
 
     @property
     def microbatch(self) -> str:
-        """The number of a call's micro-batch, "" of what is done once a step."""
+        """The number of a call's micro-batch, or "" for ops that run once per step."""
         return self.name.rpartition(" ")[2] if self.category in ("forward", "backward") else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Events in order, and by device the bytes alive from a time on."""
+    """Events in order, and the live bytes by device from a time on."""
 
     events: list[Event]
     memory: dict[str, list[tuple[int, int]]]
 
     @property
     def span(self) -> int:
-        """Nanoseconds from the first to the last event."""
+        """The nanoseconds from the first to the last event."""
         return max((event.end for event in self.events), default=0)
 
     def of(self, device: str) -> list[Event]:
@@ -63,7 +65,7 @@ class Trace:
 
 
 def parse(text: str, file: str) -> Trace:
-    """Reads a trace; its first event is at 0. Raises ValueError naming what is no trace."""
+    """Parses a trace. Its first event is at 0. Raises ValueError naming an invalid entry."""
     try:
         entries = json.loads(text)["traceEvents"]
         names = {e["pid"]: str(e["args"]["name"]) for e in entries if e["name"] == "process_name"}
@@ -94,12 +96,12 @@ def parse(text: str, file: str) -> Trace:
 
 
 def read(paths: Sequence[str | os.PathLike[str]]) -> Trace:
-    """Reads one trace, or those that the processes of a run wrote, each of its own device."""
+    """Reads one trace, or those of the processes of a run, each for its own device."""
     return joined((parse(read_text(path), str(path)), str(path)) for path in paths)
 
 
 def joined(traces: Iterable[tuple[Trace, str]]) -> Trace:
-    """Returns all events of some traces. Raises ValueError if two are about one device."""
+    """Returns all events of several traces. Raises ValueError if two cover one device."""
     events: list[Event] = []
     memory: dict[str, list[tuple[int, int]]] = {}
     owner: dict[str, str] = {}
@@ -116,8 +118,8 @@ def joined(traces: Iterable[tuple[Trace, str]]) -> Trace:
 
 
 def merged(events: Iterable[Event]) -> list[Event]:
-    """Returns the events with those joined that go on where one of the same name ended, and
-    without those that take no time."""
+    """Returns the events with adjacent ones of the same name joined, and without those of zero
+    time."""
     result: list[Event] = []
     for event in events:
         if event.start == event.end:
@@ -136,7 +138,7 @@ def merged(events: Iterable[Event]) -> list[Event]:
 
 
 def in_flight(events: Iterable[Event]) -> list[tuple[int, int]]:
-    """Returns how many micro-batches a device has in flight from a time on: those whose forward
+    """Returns the number of a device's micro-batches in flight from a time on: those whose forward
     call has begun and whose backward call has not ended."""
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -149,7 +151,7 @@ def in_flight(events: Iterable[Event]) -> list[tuple[int, int]]:
         (at, -1) for microbatch, at in ends.items() if microbatch in begins
     ]
     points, count = [(0, 0)], 0
-    for at, change in sorted(changes):  # at one time those that end come first
+    for at, change in sorted(changes):  # simultaneous ends come first
         count += change
         if points[-1][0] == at:
             points.pop()

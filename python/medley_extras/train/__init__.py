@@ -12,7 +12,7 @@ __all__ = ["command", "prepare"]
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
+    """Runs the verb. Returns the exit code."""
     sys.path.insert(0, os.getcwd())
     options = from_namespace(arguments)
     from medley_extras.train.run import train

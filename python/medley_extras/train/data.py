@@ -1,4 +1,4 @@
-"""The data of `medley train`: a folder as batches that a model takes, and their order."""
+"""The data of `medley train`: a folder as batches for a model, and their order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from medley_extras.train.image_folder import ImageFolder, read_image_folder
 from medley_extras.train.options import Options
 from medley_extras.train.text_folder import TextFolder, read_text_folder
 
-_HELD_OUT = 1024  # rows at most: their loss is computed on processors
+_HELD_OUT = 1024  # maximum; their loss is computed on CPUs
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A folder as batches of what the model is called with.
+    """A folder as batches of the model's arguments.
 
-    `inputs` and `labels` are the names of these tensors; `others` (masks, token types) are the same
+    `inputs` and `labels` are the names of these tensors. `others` (masks, token types) are the same
     for every row.
     """
 
@@ -39,17 +39,17 @@ class Data:
         return self._named(*self.folder.rows(indices, epoch))
 
     def loss(self, model: nn.Module, rows: dict[str, Tensor]) -> float:
-        """Returns what PyTorch itself computes, without gradients."""
+        """Returns the loss that PyTorch computes, without gradients."""
         with torch.no_grad():
             result = self.batch.call(model, [rows[name] for name in self.batch.names])
-        if isinstance(result, tuple) and len(result) == 2:  # sum and weight
+        if isinstance(result, tuple) and len(result) == 2:  # sum and normaliser
             return float(result[0] / result[1])
         if not isinstance(result, Tensor):
             result = result["loss"] if isinstance(result, dict) else result.loss
         return float(result)
 
     def check(self, model: nn.Module) -> None:
-        """Raises ValueError if the model does not take all that is in the folder."""
+        """Raises ValueError if the model does not accept all data of the folder."""
         try:
             self.loss(model, self._named(*self.folder.hardest()))
         except (IndexError, RuntimeError) as error:
@@ -68,9 +68,9 @@ class Data:
 def open_data(options: Options, example: Any) -> Data:
     """Returns the folder in the form of a model's example batch.
 
-    Token ids with labels of the same shape make a language model; images [rows, channels, height,
-    width] with one label per row make a classifier. Labels that equal the ids in the example are
-    shifted by the model itself; others are the next tokens.
+    Token ids with labels of the same shape make a language model. Images [rows, channels, height,
+    width] with one label per row make a classifier. If the labels equal the ids in the example, the
+    model shifts them; otherwise they are the next tokens.
     """
     folder = Path(options.data)
     if not folder.is_dir():
@@ -120,8 +120,8 @@ def _inputs_of(tensors: dict[str, Tensor], labels: str) -> str | None:
 
 
 class FolderLoader(medley.Loader):
-    """The global batches of a folder, in an order that follows from the seed; what does not fill
-    one is left out. Of text the last rows are held out, of images random ones."""
+    """The global batches of a folder in an order that depends on the seed. An incomplete batch is
+    dropped. Held-out rows are the last ones of text, and random ones of images."""
 
     def __init__(self, data: Data, chosen: medley.Plan, held_out: float, seed: int) -> None:
         self._data = data
@@ -140,7 +140,7 @@ class FolderLoader(medley.Loader):
         super().__init__(chosen, self._own, shuffle=True, seed=seed, drop_last=True)
 
     def reader(self, rows: list[int]) -> Callable[[Sequence[int]], Any]:
-        """Returns how to read positions of the batch that has these rows."""
-        epoch = self.epoch  # in each, images are augmented in other ways
+        """Returns a function that reads positions of the batch with these rows."""
+        epoch = self.epoch  # images are augmented differently in each
         own = [self._own[row] for row in rows]
         return lambda positions: self._data.rows([own[each] for each in positions], epoch)

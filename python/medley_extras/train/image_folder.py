@@ -24,8 +24,8 @@ _THREADS = 4
 class ImageFolder:
     """Images as f32 [rows, channels, height, width] from -1 to 1, labels as i64 [rows].
 
-    An image is scaled so that it covers height and width, then its middle is taken. With `augment`
-    the place is random and so is which way it faces; both follow from seed, epoch and image alone.
+    An image is scaled to cover height and width, then cropped at its center. With `augment` the
+    place and the orientation are random, and depend only on seed, epoch and image.
     """
 
     name: str
@@ -40,21 +40,21 @@ class ImageFolder:
         return len(self.paths)
 
     def rows(self, indices: list[int], epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns images and labels. Raises ValueError naming the file that is no image."""
+        """Returns images and labels. Raises ValueError naming a file that is no image."""
         read = functools.partial(self._image, epoch=epoch)
         if can_start():
             with ThreadPoolExecutor(_THREADS) as pool:
                 images = list(pool.map(read, indices))
-        else:  # the script has ended, and the last step is made again
+        else:  # the script has ended, and the last step is repeated
             images = [read(index) for index in indices]
         return torch.stack(images), torch.tensor([self.labels[index] for index in indices])
 
     def hardest(self) -> tuple[Tensor, Tensor]:
-        """Returns a row of the last class: a model that takes it takes all."""
+        """Returns a row of the last class: a model that accepts it accepts all rows."""
         return torch.zeros(1, *self.shape), torch.tensor([len(self.classes) - 1])
 
     def describe(self) -> str:
-        """Returns what there is, in words."""
+        """Returns a description of the data."""
         return f"{len(self.paths):,} images of {len(self.classes)} classes"
 
     def _image(self, index: int, epoch: int) -> Tensor:
@@ -78,10 +78,8 @@ class ImageFolder:
 def read_image_folder(
     folder: Path, shape: tuple[int, int, int], augment: bool = False, seed: int = 0
 ) -> ImageFolder:
-    """Lists the PNG and JPEG files of every subfolder, which is a class; decodes none of them yet.
-
-    Raises ValueError if there are none, or fewer than two classes.
-    """
+    """Lists the PNG and JPEG files of every subfolder, which is a class, without decoding them.
+    Raises ValueError if there are none, or fewer than two classes."""
     if shape[0] not in (1, 3):
         raise ValueError(f"model: found images of {shape[0]} channels, expected 1 or 3")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir())

@@ -66,7 +66,7 @@ class Options:
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `medley train`; their names are the fields of Options."""
+    """Adds the arguments of `medley train`. Their names are the fields of Options."""
     add = parser.add_argument
     add("model", help="package.module:function that returns (model, example batch), or hf:config")
     add(

@@ -29,8 +29,8 @@ from medley.run import exchange, job
 from medley_extras.train.data import Data, FolderLoader, open_data
 from medley_extras.train.options import Options
 
-INTERRUPTED = 130  # the exit code
-_WEIGHTS = "model.safetensors"  # of Trainer.save_model
+INTERRUPTED = 130  # exit code
+_WEIGHTS = "model.safetensors"  # written by Trainer.save_model
 _ONE = """
 format: medley-cluster
 version: 1
@@ -41,8 +41,8 @@ _BATCH = 32
 
 
 def held_out_loss(trainer: medley.Trainer, model: nn.Module, data: Data, rows: list[int]) -> float:
-    """Returns the mean loss of rows, which PyTorch itself computes on processors: each process
-    takes a part of them."""
+    """Returns the mean loss of rows, computed by PyTorch on CPUs. Each process takes a part of
+    them."""
     with torch.no_grad():
         values = trainer.parameters() | trainer.buffers()
         for name, value in model.state_dict(keep_vars=True).items():
@@ -68,7 +68,7 @@ def held_out_loss(trainer: medley.Trainer, model: nn.Module, data: Data, rows: l
 def _finish(
     options: Options, trainer: medley.Trainer, loader: FolderLoader, fitted: Fitted
 ) -> None:
-    """Saves the weights, and tells how far training has come."""
+    """Saves the weights, and prints the progress of training."""
     folder = Path(options.output)
     trainer.save_model(folder)
     if not trainer.is_first:
@@ -95,7 +95,7 @@ def _finish(
 
 
 def train(options: Options) -> int:
-    """Trains as the options say; returns the exit code. Raises ValueError for what cannot be."""
+    """Trains with the options. Returns the exit code. Raises ValueError for invalid options."""
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
@@ -134,14 +134,14 @@ def train(options: Options) -> int:
     try:
         fitted = fit(trainer, loader, settings)
     except (ValueError, OSError) as error:
-        # The caller prints this error; the other processes of the job learn of it here.
+        # The caller prints this error. The other processes of the job receive it here.
         trainer.fail(f"{type(error).__name__}: {error}")
         raise
     return INTERRUPTED if fitted.interrupted else 0
 
 
 def _check_output(options: Options, model: nn.Module) -> bytes:
-    # A failure that would come at the end comes at the start.
+    # A failure at the end is detected at the start.
     require_writable(options.output, sum(value.nbytes for value in model.state_dict().values()))
     return b"" if options.resume else expect_no_checkpoint(options.output, "--resume")
 
@@ -161,7 +161,7 @@ def _plan(options: Options, graph: medley.Graph, rule: Optimizer) -> medley.Plan
 
 
 def _say_plan(options: Options, chosen: medley.Plan) -> None:
-    """Tells what the plan uses, and what it leaves out."""
+    """Prints the devices that the plan uses, and those that it skips."""
     this = job.current()
     if options.json or options.cluster is None or (this is not None and this.rank > 0):
         return
@@ -201,7 +201,7 @@ def _rates(options: Options, steps: int) -> Callable[[int], float]:
 
 
 def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
-    """From now on the model computes in `dtype` what autocast lets it; names do not change."""
+    """Lets the model compute under autocast to `dtype` from now on. Names stay the same."""
     inner = model.forward
 
     @functools.wraps(inner)

@@ -1,7 +1,7 @@
-"""Folders of text as sequences of tokens. Does not know models, plans or devices.
+"""Folders of text as sequences of tokens. Does not know models, plans or devices. An example:
 
-a.txt  the quick | brown fo      tokens of all files in the order of their names, each file
-b.txt  x jumps o | ver the.      ended by one token, cut every `length`:  the quick / brown fo /
+a.txt  the quick | brown fo   tokens of all files in the order of their names, each file
+b.txt  x jumps o | ver the.   ended by one token, cut every `length`: the quick / brown fo /
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
 @dataclasses.dataclass(frozen=True)
 class TextFolder:
-    """Sequences of `length` tokens. With `shifted`, labels are the next tokens; without, they are
-    the tokens themselves, and the model shifts them (as those of transformers do)."""
+    """Sequences of `length` tokens. With `shifted`, labels are the next tokens. Otherwise they are
+    the tokens themselves, and the model shifts them, as in transformers."""
 
     name: str
     tokens: Tensor  # 1-D: bytes as u8, those of a tokenizer as i32
@@ -37,12 +37,12 @@ class TextFolder:
         return inputs, self.tokens[places + 1].long() if self.shifted else inputs.clone()
 
     def hardest(self) -> tuple[Tensor, Tensor]:
-        """Returns a row that has the greatest token: a model that takes it takes all."""
+        """Returns a row with the greatest token: a model that accepts it accepts all rows."""
         row = torch.full((1, self.length), int(self.tokens.max()))
         return row, row.clone()
 
     def describe(self) -> str:
-        """Returns what there is, in words."""
+        """Returns a description of the data."""
         return f"{len(self.tokens):,} tokens up to {int(self.tokens.max())}"
 
 
@@ -51,9 +51,8 @@ def read_text_folder(
 ) -> TextFolder:
     """Reads every *.txt below `folder`, by name. Tokens are bytes, or those of a tokenizer.json.
 
-    Files end with the byte 0, or with the tokenizer's own end of text if it has one.
-
-    Raises ValueError naming the file that cannot be read, or if there is not one sequence.
+    Files end with the byte 0, or with the tokenizer's end of text if it has one. Raises ValueError
+    naming an unreadable file, or if the text is shorter than one sequence.
     """
     paths = sorted(path for path in folder.rglob("*.txt") if path.is_file())
     if not paths:
@@ -98,7 +97,7 @@ def _load_tokenizer(path: Path) -> Any:
         raise ValueError(f"{path}: needs a package: pip install tokenizers") from None
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises nothing more special
+    except Exception as error:  # the package raises no more specific error
         sentence = str(error).splitlines()[0]
         raise ValueError(f"{path}: expected a tokenizer.json of tokenizers: {sentence}") from None
 
