@@ -1,4 +1,4 @@
-"""Training beside plain PyTorch, 50 steps, with hyperparameters that change: shared by tests."""
+"""Comparison with plain PyTorch over 50 steps, with changing hyperparameters: shared by tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("zero", "tensor", "owners", "1", "2")  # of plans
 
 
 class Net(nn.Module):
-    """Matrices, vectors and a kernel of four dims, without sums whose gradient is zero."""
+    """Matrices, vectors and a kernel of four dims, without sums of zero gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Net(nn.Module):
 
 @functools.cache
 def made() -> tuple[nn.Module, Tensor, medley.Graph]:
-    """Returns a model in float64, its batch and its graph; called in double_precision(). Neither
-    is changed."""
+    """Returns a model in float64, its batch and its graph, which callers must not change. Called in
+    double_precision()."""
     torch.manual_seed(0)
     model, batch = Net().double(), torch.randn(ROWS, 6, dtype=torch.float64)
     return model, batch, medley.capture(model, batch, check=False)
@@ -44,7 +44,7 @@ def made() -> tuple[nn.Module, Tensor, medley.Graph]:
 def trainer_of(
     model: nn.Module, graph: medley.Graph, optimizer: medley.optimizer.Optimizer, kind: str
 ) -> medley.Trainer:
-    """Returns one under a plan of this kind."""
+    """Returns a trainer with a plan of this kind."""
     plan = plan_of(kind, graph, optimizer)
     devices = {
         d for p in json.loads(plan)["pipelines"] for s in p["stages"] for d in s["mesh"]["devices"]
@@ -68,8 +68,8 @@ def train_torch(
     each: Callable[[nn.Module, int], Any] = lambda model, step: None,
     clip: Callable[[nn.Module, int], Any] = lambda model, step: None,
 ) -> tuple[nn.Module, list[float]]:
-    """Trains a copy of a model with plain PyTorch; `each` is called behind every step, and `clip`
-    before that of the optimizer. Returns it and the losses."""
+    """Trains a copy of a model with plain PyTorch. `each` is called after every step, `clip` before
+    that of the optimizer. Returns the copy and the losses."""
     model, losses = copy.deepcopy(model), []
     optimizer = optimizer_of(model)
     for step in range(STEPS):
@@ -86,7 +86,8 @@ def train_torch(
 
 
 def compare(got: Mapping[str, Tensor], want: Mapping[str, Tensor], bound: float = BOUND) -> float:
-    """Asserts that tensors agree relative to their largest element; returns the worst."""
+    """Asserts that tensors agree relative to their largest element. Returns the largest
+    deviation."""
     worst = 0.0
     assert set(got) == set(want)
     for name, tensor in want.items():
@@ -102,7 +103,7 @@ def check(
     kinds: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Asserts that an optimizer trains as plain PyTorch does, under plans of these kinds."""
+    """Asserts that an optimizer trains like plain PyTorch, under plans of these kinds."""
     with exactness.double_precision():
         model, batch, graph = made()
         want, losses = train_torch(model, batch, optimizer_of, **options)

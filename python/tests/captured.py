@@ -1,4 +1,4 @@
-"""The text of what capture makes of a model."""
+"""The text of a model's captured graph."""
 
 from __future__ import annotations
 

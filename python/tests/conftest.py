@@ -1,5 +1,5 @@
-"""Garbage is collected seldom: PyTorch alone has a million objects, and looking at them again and
-again is a tenth of what the tests take."""
+"""Settings of all tests: rare garbage collection. PyTorch alone has a million objects, and scanning
+them takes a tenth of the test time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Writes how many slow tests do not run to the file that scripts/run_tests.py asks for."""
+    """Writes the number of skipped slow tests to the file given by scripts/run_tests.py."""
     if file := os.environ.get("MEDLEY_COUNT_SLOW"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         Path(file).write_text(str(len(slow)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """So that what is left is let go, and bindings that count their objects find none."""
+    """Frees all remaining objects, because bindings count them at exit."""
     gc.unfreeze()

@@ -1,8 +1,6 @@
-"""Any legal plan trains like one device: the comparison that the exactness tests share.
-
-The reference is plain PyTorch, eager, with AdamW; only dropout (whose random numbers must not
-depend on the plan) is replaced by ours in both.
-"""
+"""Any legal plan trains like one device: the comparison shared by the exactness tests. The
+reference is plain eager PyTorch with AdamW. Only dropout is replaced by ours in both, because its
+random values must not depend on the plan."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ nodes:
 networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
 """
-# A tensor whose true gradient is zero has rounding for a gradient, which Adam divides by its
-# epsilon: up to lr * 1e-16 / 1e-8 a step. A key bias shifts all scores of a query alike, which
-# softmax does not see; batch norm takes away the bias of the convolution before it, and in ResNet
-# that of the stem's norm too, where max pooling leaves a channel above zero everywhere. These, and
-# only these, get an absolute floor.
+# A tensor whose true gradient is zero has a gradient of rounding errors. Adam divides it by its
+# epsilon: up to lr * 1e-16 / 1e-8 per step. A key bias shifts all scores of a query equally, which
+# softmax ignores. Batch norm removes the bias of the convolution before it, and in ResNet that of
+# the stem's norm too, if max pooling leaves a channel above zero everywhere. Only these tensors get
+# an absolute floor.
 ZERO_GRADIENT = {
     "bert": "layers.*.attention.k.bias",
     "hf-bert": "*.attention.self.key.bias",
@@ -45,7 +43,7 @@ ZERO_GRADIENT = {
 }
 ZERO_GRADIENT_FLOOR = 1e-9
 FLOOR = 1e-14
-ROWS = 6  # of the batches of most tests, which so share what is captured
+ROWS = 6  # in the batches of most tests, which thus share captures
 _graphs: dict[tuple[Callable[..., Any], int], medley.Graph] = {}
 
 
@@ -79,7 +77,7 @@ def double_precision() -> Iterator[None]:
 
 @dataclasses.dataclass
 class Curve:
-    """What training gives: losses by step, gradients of the last step, parameters after it."""
+    """The results of training: losses by step, gradients of the last step, parameters after it."""
 
     losses: list[float]
     gradients: dict[str, Tensor]
@@ -98,11 +96,8 @@ def to_double(batch: Any) -> Any:
 def captured(
     make: Callable[..., tuple[nn.Module, Any]], rows: int
 ) -> tuple[nn.Module, Any, medley.Graph]:
-    """Returns a model in float64, its batch and its graph; called in double_precision().
-
-    A process captures each once: what capture gives depends on nothing else. That it does not
-    depend on the batch size is what test_capture.py looks at.
-    """
+    """Returns a model in float64, its batch and its graph. Called in double_precision(). A process
+    captures each only once. test_capture.py tests that the batch size has no effect."""
     model, batch = make(batch=rows)
     model, batch = model.double(), to_double(batch)
     if (make, rows) not in _graphs:
@@ -111,7 +106,7 @@ def captured(
 
 
 def loss_of(output: Any) -> Tensor:
-    """Returns the loss of what a model gives."""
+    """Returns the loss in the output of a model."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, tuple):
@@ -135,7 +130,7 @@ def train_eager(
     clip: float = 0.0,
     optimizer_of: Callable[[nn.Module], Any] | None = None,
 ) -> Curve:
-    """Trains a copy of the model with plain PyTorch, with AdamW unless told otherwise."""
+    """Trains a copy of the model with plain PyTorch, by default with AdamW."""
     model = copy.deepcopy(model)
     if optimizer_of is None:
         optimizer: Any = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
@@ -191,7 +186,7 @@ def train_plan(
 
 
 def cluster(count: int = 4) -> Any:
-    """So many equal devices: the plans are unequal by themselves."""
+    """Returns a cluster of `count` equal devices. The plans are unequal by themselves."""
     return parse_cluster(CLUSTER.replace("COUNT", str(count)))
 
 

@@ -22,7 +22,7 @@ _OUTPUT = re.compile(r"output (\w+) (?:(\"[^\"]*\") )?(%\d+)")
 
 @dataclasses.dataclass
 class Results:
-    """What a graph returns: the loss, gradients by parameter, new values by buffer."""
+    """The results of a graph: the loss, gradients by parameter, new values by buffer."""
 
     loss: Tensor
     gradients: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""Models with several losses over one state, and the loops that people train them with."""
+"""Models with several losses over one state, and their usual training loops."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROWS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """A method of a model, the parameters that it trains, and with what."""
+    """A method of a model, the parameters that it trains, and their optimizer."""
 
     method: str
     train: str | tuple[str, ...]
     torch_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     optimizer: medley.optimizer.Optimizer
-    after: Callable[[nn.Module], None] = lambda model: None  # of a step in PyTorch's loop
+    after: Callable[[nn.Module], None] = lambda model: None  # runs after a step of PyTorch's loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +90,17 @@ class ConvGan(LinearGan):
 
 
 def noise_and_rows() -> Any:
-    """Of the linear GAN."""
+    """Returns a batch of the linear GAN."""
     return {"noise": torch.randn(ROWS, 3), "real": torch.randn(ROWS, 4)}
 
 
 def noise_and_pictures() -> Any:
-    """Of the GAN of convolutions."""
+    """Returns a batch of the convolutional GAN."""
     return {"noise": torch.randn(ROWS, 3, 1, 1), "real": torch.randn(ROWS, 2, 4, 4)}
 
 
 def gan_losses(lr: float = 1e-2) -> dict[str, Loss]:
-    """Of both GANs."""
+    """Returns the losses of both GANs."""
     betas = {"betas": (0.5, 0.999)}
     return {
         "d": Loss("discriminator_loss", "discriminator.*", *adam(lr, **betas)),
@@ -119,20 +119,20 @@ class Wasserstein(LinearGan):
 def clipped_rmsprop(
     x: Tensor, grad: Tensor, square: Tensor, *, lr: Tensor, step: Tensor, bound: float
 ) -> tuple[Tensor, Tensor]:
-    """RMSprop, behind which weights are clipped."""
+    """RMSprop that clips the weights after its step."""
     square = 0.99 * square + 0.01 * grad * grad
     return (x - lr * grad / (square.sqrt() + 1e-8)).clamp(-bound, bound), square
 
 
 def clip_critic(model: nn.Module) -> None:
-    """WGAN's line behind the step of the critic."""
+    """Clips the critic's weights after its step, as in WGAN."""
     with torch.no_grad():
         for parameter in model.discriminator.parameters():  # type: ignore[union-attr]
             parameter.clamp_(-0.3, 0.3)
 
 
 def wasserstein_losses() -> dict[str, Loss]:
-    """Of WGAN."""
+    """Returns the losses of WGAN."""
 
     def rmsprop(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.RMSprop(parameters, lr=1e-2)
@@ -166,7 +166,7 @@ class TwoHeads(nn.Module):
 
 
 def rows_and_classes() -> Any:
-    """Of a classifier."""
+    """Returns a batch of a classifier."""
     return {"x": torch.randn(ROWS, 4), "y": torch.randint(0, 2, (ROWS,))}
 
 
@@ -179,7 +179,7 @@ def sgd(lr: float) -> tuple[Any, Any]:
 
 
 class Distilled(nn.Module):
-    """A teacher that is trained, and a student of what it says."""
+    """A trained teacher, and a student of its outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,11 +187,11 @@ class Distilled(nn.Module):
         self.student = nn.Linear(4, 2)
 
     def teach(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the teacher, from classes."""
+        """Returns the loss of the teacher, from classes."""
         return functional.cross_entropy(self.teacher(x), y)
 
     def learn(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the student, from classes and from the teacher."""
+        """Returns the loss of the student, from classes and from the teacher."""
         said, soft = self.student(x), self.teacher(x).softmax(1).detach()
         return functional.cross_entropy(said, y) + functional.cross_entropy(said, soft)
 
@@ -215,7 +215,7 @@ def follow(slow: nn.Module, fast: nn.Module, share: float) -> None:
 
 
 class Dino(nn.Module):
-    """A student, a teacher that follows it, and a centre of what the teacher says."""
+    """A student, a teacher that follows it, and a centre of the teacher's outputs."""
 
     def __init__(self, teacher_of: Callable[[nn.Module], nn.Module] = as_buffers) -> None:
         super().__init__()
@@ -224,7 +224,8 @@ class Dino(nn.Module):
         self.register_buffer("center", torch.zeros(1, 4))
 
     def student_loss(self, one: Tensor, two: Tensor) -> Tensor:
-        """Both views: what the teacher says of one, the student says of the other."""
+        """Returns the loss over both views: the student predicts the teacher's output for the other
+        view."""
         follow(self.teacher, self.student, 0.9)
         return self.loss(one, two)
 
@@ -242,13 +243,13 @@ class Dino(nn.Module):
 
 
 class DinoLoop(Dino):
-    """DINO as its loop has it: the teacher has parameters, and follows behind each step."""
+    """DINO as in its loop: the teacher has parameters, and follows after each step."""
 
     def __init__(self) -> None:
         super().__init__(lambda module: copy.deepcopy(module).requires_grad_(False))
 
     def student_loss(self, one: Tensor, two: Tensor) -> Tensor:
-        """What is computed; `follow` comes behind the step."""
+        """Returns the loss. `follow` runs after the step."""
         return self.loss(one, two)
 
 
@@ -263,7 +264,8 @@ class Moco(nn.Module):
         self.register_buffer("next", torch.zeros(1, dtype=torch.long))
 
     def contrast(self, one: Tensor, two: Tensor) -> Tensor:
-        """Tells the key of a row from those of the queue, into which it goes."""
+        """Returns the loss that separates the key of a row from those of the queue, which it then
+        enters."""
         follow(self.key, self.query, 0.9)
         return self.loss(one, two)
 
@@ -289,18 +291,18 @@ class MocoLoop(Moco):
         super().__init__(lambda module: copy.deepcopy(module).requires_grad_(False))
 
     def contrast(self, one: Tensor, two: Tensor) -> Tensor:
-        """What is computed; the key encoder follows behind the step."""
+        """Returns the loss. The key encoder follows after the step."""
         return self.loss(one, two)
 
 
 def two_views() -> Any:
-    """Of the same rows."""
+    """Returns two views of the same rows."""
     x = torch.randn(ROWS, 4)
     return {"one": x + 0.1 * torch.randn_like(x), "two": x + 0.1 * torch.randn_like(x)}
 
 
 def follows(slow: str, fast: str) -> Callable[[nn.Module], None]:
-    """Returns what moves one module of a model towards another."""
+    """Returns a function that moves one module of a model towards another."""
     return lambda model: follow(model.get_submodule(slow), model.get_submodule(fast), 0.9)
 
 

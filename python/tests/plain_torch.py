@@ -1,4 +1,4 @@
-"""Plans beside plain PyTorch: no replacement of ours is in force on the other side."""
+"""Plans compared with plain PyTorch, without any replacement of ours in PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch import nn
 import medley
 
 ROWS = 6
-# Two unequal devices, two stages, and three devices of two stages; micro-batches of unequal rows.
+# Two unequal devices, two stages, and three devices of two stages, with micro-batches of unequal
+# rows.
 PLANS = {
     "one device": Case("", (1,), microbatches=(6,)),
     "two devices": Case("", (2,), ((2, 1),), microbatches=(3, 3)),
@@ -35,7 +36,7 @@ def train(model: nn.Module, batches: Sequence[Any], lr: float) -> exactness.Curv
         optimizer.step()
         curve.losses.append(loss.item())
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    # A parameter that the loss does not depend on has no gradient here, zeros in a plan.
+    # A parameter without effect on the loss has no gradient here, but zeros in a plan.
     curve.gradients = {
         name: torch.zeros_like(each) if each.grad is None else each.grad.clone()
         for name, each in trained.items()
@@ -52,7 +53,7 @@ def check(
     lr: float = 0.05,
 ) -> medley.Graph:
     """Asserts that plans, names in `PLANS` or texts, train on batches of `ROWS` rows like plain
-    PyTorch. Returns the graph; call it in `exactness.double_precision()`."""
+    PyTorch. Returns the graph. Call it in `exactness.double_precision()`."""
     graph = medley.capture(model, batches[0], check=False)
     want = train(model, batches, lr)
     for name in plans:

@@ -1,5 +1,4 @@
-"""Kernels of Medley's own operators (medley/custom_ops.py) in plain PyTorch: what ours are compared
-with."""
+"""Medley's own operators (medley/custom_ops.py) in plain PyTorch: the reference of our kernels."""
 
 from __future__ import annotations
 
@@ -31,11 +30,8 @@ def _high32(x: Tensor) -> Tensor:
 
 def philox(rng: Tensor, site: int, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Philox4x32-10 (Salmon et al., SC'11) with key (low(seed) ^ site, high(seed)), counter
-    (low(block), high(block), low(step), high(step)).
-
-    `rng` is int64 [2], `block` int64 of any shape. Returns four tensors of that shape whose values
-    are unsigned 32-bit numbers held in int64.
-    """
+    (low(block), high(block), low(step), high(step)). `rng` is int64 [2], `block` int64 of any
+    shape. Returns four tensors of that shape with unsigned 32-bit numbers as int64."""
     seed, step = rng[0], rng[1]
     key0, key1 = _low32(seed) ^ (site & _MASK32), _high32(seed)
     c0, c1 = _low32(block), _high32(block)
@@ -76,11 +72,9 @@ def keep_mask(
     origin: Sequence[int],
     full: Sequence[int],
 ) -> Tensor:
-    """Returns which elements dropout keeps: bool of shape `sizes`.
-
-    The element at position x of the shard has the row-major index L of x + `origin` in a tensor of
-    shape `full`; it is kept iff word L % 4 of the philox block L // 4 is at least p * 2**32.
-    """
+    """Returns the elements that dropout keeps: bool of shape `sizes`. The element at position x of
+    the shard has the row-major index L of x + `origin` in a tensor of shape `full`. It is kept iff
+    word L % 4 of the philox block L // 4 is at least p * 2**32."""
     index = places(sizes, origin, full, rng.device)
     words = torch.stack(philox(rng, site, index >> 2))
     word = words.gather(0, (index & 3).unsqueeze(0)).squeeze(0)
@@ -132,7 +126,7 @@ def random(
 
 
 def _hidden(both: Tensor, width: int, activation: str) -> Tensor:
-    """Returns what enters the second product, from what left the first."""
+    """Returns the input of the second matmul, from the output of the first."""
     act = _ACTIVATIONS[activation]
     gated = both.shape[-1] != width
     return act(both[..., :width]) * both[..., width:] if gated else act(both)

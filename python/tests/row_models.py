@@ -54,7 +54,7 @@ class Recurrent(nn.Module):
 
 
 class Features(nn.Module):
-    """Features [time, rows, width], of which the last state gives a class for each row."""
+    """Features [time, rows, width]. The last state gives a class per row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Features(nn.Module):
 
 
 class Translator(nn.Module):
-    """`nn.Transformer` with the time first: its rows meet where dim 0 has them."""
+    """`nn.Transformer` with time first: dim 0 has a cross-sample dependence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def lstm(batch: int = 7) -> Made:
 
 
 def gru(batch: int = 7) -> Made:
-    """A GRU with the time first."""
+    """A GRU with time first."""
     return Recurrent(nn.GRU), (_words(12, batch), _words(12, batch))
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs have kernels, and which devices the processes of a job take."""
+"""Detection of GPUs with kernels, and the devices that the processes of a job take."""
 
 import pytest
 

@@ -36,14 +36,14 @@ SIZES: dict[str, Any] = {
 
 
 def lora(**more: Any) -> Any:
-    """Returns a LoRA of attention and MLP whose second factor is not zero at the start."""
+    """Returns a LoRA of attention and MLP whose second factor is nonzero at the start."""
     targets = more.pop("target_modules", ["q_proj", "v_proj", "down_proj"])
     fields = {"r": 3, "lora_alpha": 6, "init_lora_weights": False} | more
     return peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM", **fields)
 
 
 def ia3() -> Any:
-    """Returns an IA3 of attention and MLP whose factors are not one at the start."""
+    """Returns an IA3 of attention and MLP whose factors differ from one at the start."""
     return peft.IA3Config(
         target_modules=["k_proj", "v_proj", "down_proj"],
         feedforward_modules=["down_proj"],
@@ -118,7 +118,7 @@ def plan_of(kind: str, graph: medley.Graph) -> str:
 
 
 def train(config: str, kinds: list[str]) -> None:
-    """Asserts that an adapter trains like with plain PyTorch under plans of these kinds."""
+    """Asserts that an adapter trains as in plain PyTorch under plans of these kinds."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(MAKERS[config], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 1e-3, clip=1.0)
@@ -168,7 +168,7 @@ def test_frozen_weights_have_no_gradient_and_no_product_is_made_for_one() -> Non
     without_rows = [
         tuple(int(size) for size in each.split(", ")) for each in products if "b" not in each
     ]
-    # One product for the gradient of each adapter, turned or not, and none beside them.
+    # One matmul for the gradient of each adapter, transposed or not, and no other one.
     assert len(without_rows) == len(trained)
     assert all(shape in wanted or shape[::-1] in wanted for shape in without_rows)
 

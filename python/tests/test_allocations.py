@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("medley._runtime", reason="needs the extension module _runtime")
 
-# Counting lasts as long as the process.
+# The count covers the lifetime of the process.
 COUNTER = """
 import torch
 from medley import _runtime

@@ -51,7 +51,8 @@ def nested(*states: AbstractContextManager[Any]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def plain() -> tuple[Any, Any, medley.Graph, dict[str, float]]:
-    """A model, its batch, its graph, and its means after one step, in PyTorch's own state."""
+    """Returns a model, its batch, its graph, and its means after one step, in PyTorch's own
+    state."""
     model, batch = classifier(ROWS)
     graph = medley.capture(model, batch)
     trainer = trainer_of(model, graph, PLANS["rows"])

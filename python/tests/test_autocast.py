@@ -19,7 +19,7 @@ from medley import _core
 from medley.capture import CaptureError, substitute
 
 ROWS, STEPS, LIMIT = 6, 10, 3.0
-# What these cast differs: embeddings, convolutions, norms, routed experts, an encoder-decoder.
+# Models with different cast ops: embeddings, convolutions, norms, routed experts, encoder-decoder.
 MODELS = [
     "gpt",
     "resnet",
@@ -28,7 +28,7 @@ MODELS = [
 ]
 
 
-# One of each kind on every run; that ops have rules is otherwise what test_fallbacks.py looks at.
+# One model of each family runs always. test_fallbacks.py tests that ops have rules.
 SOME = ("gpt", "vgg-bn", "moe", "hf-bert")
 
 

@@ -1,5 +1,5 @@
-"""Averages of weights by any rule of the step: those of the libraries that people have, of which
-the updates are written down here as their documentation and sources have them."""
+"""Averages of weights by any rule of the step: those of common libraries, with the updates of their
+documentation and sources."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import medley
 
 
 class Rule:
-    """An average with the state that a library has; `share` is what it keeps, None for nothing."""
+    """An average with the state of a library. `share` is the retained share, None for nothing."""
 
     def __init__(self, model: nn.Module) -> None:
         self.kept = [p.detach().clone() for p in model.parameters()]
         self.calls = 0
 
     def decay(self) -> float | None:
-        """Returns what is kept now; None: all."""
+        """Returns the share retained now; None: all."""
         raise NotImplementedError
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Called behind each step."""
+        """Runs after each step."""
         decay = self.decay()
         if decay is not None:
             for kept, p in zip(self.kept, model.parameters(), strict=True):
@@ -41,7 +41,7 @@ class EmaPytorch(Rule):
     """ema_pytorch's EMA(beta=0.98, update_after_step=6, update_every=3)."""
 
     def decay(self) -> float | None:
-        """Returns what is kept now."""
+        """Returns the share retained now."""
         step = self.calls
         self.calls += 1
         if step == 0:
@@ -60,7 +60,7 @@ class Diffusers(Rule):
     warmup = True
 
     def decay(self) -> float | None:
-        """Returns what is kept now."""
+        """Returns the share retained now."""
         self.calls += 1
         step = max(0, self.calls - 4 - 1)
         if step <= 0:
@@ -79,7 +79,7 @@ class Timm(Rule):
     """timm's ModelEmaV3(decay=0.95, min_decay=0.1, update_after_step=3, use_warmup=True)."""
 
     def decay(self) -> float | None:
-        """Returns what is kept now; the first update has the number 1."""
+        """Returns the share retained now. The first update has the number 1."""
         self.calls += 1
         step = max(0, self.calls - 3 - 1)
         return max(min(1 - (1 + step / 1.0) ** -(2 / 3), 0.95), 0.1) if step > 0 else 0.0
@@ -89,7 +89,7 @@ class Dino(Rule):
     """DINO's teacher: a cosine from 0.9 to 1 over all steps, from the student's first weights."""
 
     def decay(self) -> float | None:
-        """Returns what is kept now."""
+        """Returns the share retained now."""
         at, self.calls = self.calls, self.calls + 1
         return 1 + 0.5 * (0.9 - 1) * (1 + math.cos(math.pi * at / by_step.STEPS))
 
@@ -102,22 +102,22 @@ def ema_pytorch(step: int) -> float:
 
 
 def diffusers(step: int) -> float:
-    """That of Diffusers."""
+    """Returns the share of Diffusers."""
     return 0.0 if step <= 4 else min(1 - (1 + step - 4) ** -0.75, 0.95)
 
 
 def diffusers_counting(step: int) -> float:
-    """That of DiffusersCounting."""
+    """Returns the share of DiffusersCounting."""
     return 0.0 if step <= 4 else min((1 + step - 4) / (10 + step - 4), 0.95)
 
 
 def timm(step: int) -> float:
-    """That of Timm."""
+    """Returns the share of Timm."""
     return 0.0 if step <= 3 else max(min(1 - (1 + step - 3) ** -(2 / 3), 0.95), 0.1)
 
 
 def dino(step: int) -> float:
-    """That of Dino."""
+    """Returns the share of Dino."""
     return 1 - 0.05 * (1 + math.cos(math.pi * step / by_step.STEPS))
 
 
@@ -128,7 +128,7 @@ class Swa:
         self.model, self.calls = AveragedModel(model), 0
 
     def update(self, model: nn.Module) -> None:
-        """Called behind each step."""
+        """Runs after each step."""
         if self.calls >= 10 and (self.calls - 10) % 4 == 0:
             self.model.update_parameters(model)
         self.calls += 1
@@ -156,7 +156,7 @@ def swa(step: int) -> float:
 
 
 def ema(step: int) -> float:
-    """That of Ema."""
+    """Returns the share of Ema."""
     if step < 10 or (step - 10) % 4:
         return 1.0
     return 0.0 if step == 10 else 0.9
@@ -174,7 +174,7 @@ RULES: dict[str, tuple[Callable[[int], float], Any]] = {
 
 
 def check(name: str, kinds: tuple[str, ...], tmp_path: Any = None) -> None:
-    """Asserts that averages are those of a library, under plans of these kinds."""
+    """Asserts that averages equal those of a library, under plans of these kinds."""
     share, rule = RULES[name]
     with by_step.exactness.double_precision():
         model, batch, graph = by_step.made()

@@ -1,4 +1,4 @@
-"""A model in bf16 trains, on unequal devices as on one, with fp32 master weights."""
+"""A model in bf16 trains with fp32 master weights on unequal devices as on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A captured graph, run op by op, computes what eager PyTorch computes."""
+"""A captured graph, run op by op, computes the results of eager PyTorch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 @functools.cache
 def lines_of(name: str) -> list[str]:
-    """Returns the graph of a model of the zoo; captured once."""
+    """Returns the graph of a model of the zoo, which is captured once."""
     return capture_text(*ZOO[name]()).splitlines()
 
 
@@ -97,7 +97,7 @@ def assert_runs_like_eager(model: nn.Module, batch: dict[str, Tensor], text: str
 def test_graph_runs_like_eager_at_another_batch_size(name: str) -> None:
     model, batch = make(name)
     text = capture_text(model, batch, name)
-    # The example has four rows; nothing in the graph may know.
+    # The example has four rows. The graph must not contain this number.
     assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
 
 

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused in one sentence: op, module, line and a rewrite."""
+"""A failed capture raises one sentence: op, module, line and a rewrite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medley.capture import CaptureError
 
 
 class Body(nn.Module):
-    """A linear layer in a submodule, and what a test wants done with its output."""
+    """A linear layer in a submodule, and a function of its output."""
 
     def __init__(self, body: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_a_fixed_batch_in_a_view_is_refused() -> None:
 @pytest.mark.parametrize(
     ("query", "key", "value", "shares_heads"),
     [
-        ((4, 1, 2), (2, 2, 2), (2, 2, 2), False),  # fewer heads, not said to be shared
+        ((4, 1, 2), (2, 2, 2), (2, 2, 2), False),  # fewer heads, not marked as shared
         ((2, 2, 2), (4, 1, 2), (4, 1, 2), True),  # more heads
         ((1, 2, 4), (1, 4, 2), (1, 4, 2), False),  # another width
         ((2, 2, 2), (2, 2, 2), (2, 1, 4), False),  # values of other positions

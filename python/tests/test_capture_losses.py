@@ -204,7 +204,7 @@ def in_blocks(mask: Tensor | None = None) -> Callable[[Tensor], Tensor]:
 
     def loss(x: Tensor) -> Tensor:
         q = x.reshape(-1, 3, 2, 2, 2).permute(0, 2, 3, 1, 4)
-        k = q[:, :1] + 1  # of one head
+        k = q[:, :1] + 1  # from one head
         return F.scaled_dot_product_attention(q, k, q.flip(2), mask).pow(2).mean()
 
     return loss

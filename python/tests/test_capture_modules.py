@@ -1,4 +1,5 @@
-"""Which Python modules have a function that capture replaces, though most are looked at once."""
+"""Detection of Python modules with a function that capture replaces. Most are searched only
+once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ NAME = "pack_padded_sequence"
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module of the user, or what a notebook runs: no file of an installed package."""
+    """Returns a module of the user or of a notebook: no file of an installed package."""
     module = ModuleType("own_model")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module

@@ -66,7 +66,7 @@ def test_dropout_of_shards_is_dropout_of_the_whole() -> None:
             origin = [rows.start, 0, columns.start]
             found = OPS.dropout(part, rng, 0.5, 3, list(part.shape), origin, [5, 4, 6])
             assert torch.equal(found, whole[rows, :, columns])
-    # The sizes may have more dims than the tensor: a dim that is a product of factors.
+    # The sizes may have more dims than the tensor: a dim may be a product of factors.
     part = x[1:3].reshape(2, 24)[:, 6:12]
     found = OPS.dropout(part, rng, 0.5, 3, [2, 1, 6], [1, 1, 0], [5, 4, 6])
     assert torch.equal(found, whole[1:3].reshape(2, 24)[:, 6:12])

@@ -1,4 +1,5 @@
-"""What a model changes besides buffers is refused by name; hooks and assigned buffers are right."""
+"""Changes of a model's state besides buffers are refused by name. Hooks and assigned buffers
+work."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ OWN = random.Random(3)
 
 
 class Body(nn.Module):
-    """A linear layer, what a test wants set up, and what it does with the layer and the batch."""
+    """A linear layer, a set-up function, and a function of the layer and the batch."""
 
     def __init__(self, body: Callable[[Any, Tensor], Tensor], setup: Any = None) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ def plain(m: Any, x: Tensor) -> Tensor:
 
 
 def attributes(**values: Any) -> Callable[[nn.Module], None]:
-    """Returns a set-up that sets attributes; those of tensors named b... are buffers."""
+    """Returns a set-up that sets attributes. Tensors named b... become buffers."""
 
     def setup(m: nn.Module) -> None:
         for name, value in values.items():

@@ -1,5 +1,5 @@
-"""What each row carries from step to step is that of truncated backpropagation on one device, under
-any plan, and after a checkpoint under another plan."""
+"""Values carried from step to step equal truncated backpropagation on one device, under any plan,
+and after a checkpoint under another plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ STEPS = 4
 
 
 class Reader(nn.Module):
-    """Reads a piece of text from where each row has come to: two states, rows first and second."""
+    """Reads a piece of text from the current position of each row: two states, rows first and
+    second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Reader(nn.Module):
         self.last = nn.Linear(8, 11)
 
     def forward(self, data: Tensor, targets: Tensor, state: Tensor, seen: Tensor) -> dict[str, Any]:
-        """Returns the loss, both states, and what rows have."""
+        """Returns the loss, both states, and results per row."""
         output, hidden = self.rnn(self.words(data), state.transpose(0, 1).contiguous())
         logits = self.last(output) + seen.mean(1)[:, None, None]
         return {
@@ -61,7 +62,7 @@ def pieces(seed: int, count: int, rows: int = ROWS) -> list[dict[str, Tensor]]:
 
 
 def zeros(rows: int = ROWS) -> dict[str, Tensor]:
-    """Returns what the first step begins with."""
+    """Returns the initial carried values."""
     return {"state": torch.zeros(rows, 2, 8), "seen": torch.zeros(rows, 3)}
 
 
@@ -74,7 +75,7 @@ class Eager:
         carry: Mapping[str, str] = MappingProxyType(CARRY),
         first: Callable[[], dict[str, Tensor]] = zeros,
     ) -> None:
-        """`carry`: the output that each input takes; `first`: the inputs of the first step."""
+        """`carry`: the output that each input takes. `first`: the inputs of the first step."""
         self.model = copy.deepcopy(model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.01
@@ -116,7 +117,7 @@ def reader() -> tuple[nn.Module, medley.Graph]:
 
 
 def compare(trainer: medley.Trainer, eager: Eager, batches: list[dict[str, Tensor]]) -> None:
-    """Asserts that steps are those of the loop in PyTorch."""
+    """Asserts that steps equal those of the loop in PyTorch."""
     for piece in batches:
         want, found = eager.step(piece), trainer.step(piece)
         assert found.loss == pytest.approx(want["loss"].item(), rel=NEAR)
@@ -140,7 +141,7 @@ def test_rows_carry_their_state_under_any_plan(number: int, tmp_path: Path) -> N
         assert trainer.evaluate(held_out)["loss"] == pytest.approx(
             eager.evaluate(held_out), rel=NEAR
         )
-        compare(trainer, eager, pieces(3, 1))  # nothing of it has changed
+        compare(trainer, eager, pieces(3, 1))  # its state is unchanged
         trainer.save(tmp_path)
         other = trainer_of(model, graph, plans[(number + 1) % PLANS])
         other.load(tmp_path)

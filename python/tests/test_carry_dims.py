@@ -1,5 +1,5 @@
-"""Truncated backpropagation as people write it: the states of nn.LSTM, [layers, rows, hidden], are
-carried from step to step, as in one loop of PyTorch."""
+"""The usual truncated backpropagation: states of nn.LSTM, [layers, rows, hidden], are carried from
+step to step, as in one loop of PyTorch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def eager_of(model: nn.Module) -> test_carry.Eager:
 def compare(
     trainer: medley.Trainer, eager: test_carry.Eager, batches: list[dict[str, Tensor]]
 ) -> None:
-    """Asserts that steps, and what they carry, are those of the loop in PyTorch."""
+    """Asserts that steps and carried values equal those of the loop in PyTorch."""
     for piece in batches:
         assert trainer.step(piece).loss == pytest.approx(eager.step(piece)["loss"].item(), rel=NEAR)
         for name, value in trainer.carried().items():

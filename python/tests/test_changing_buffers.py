@@ -1,5 +1,5 @@
-"""Buffers that change in a step are read as PyTorch reads them: the old value until it has been
-replaced, by forward and backward alike, once a step in any number of micro-batches and stages."""
+"""Buffers that change in a step are read as in PyTorch: forward and backward read the old value
+until its replacement, once per step in any number of micro-batches and stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 3
 
 
 class Ends(nn.Module):
-    """A layer before and two behind what is tested, and a loss."""
+    """One layer before and two after the tested part, and a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Queue(Ends):
 
 
 class Codebook(Ends):
-    """The nearest of eight codes, which follow what is near them (VQ-VAE)."""
+    """The nearest of eight codes, which follow the points near them (VQ-VAE)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class UpdateThenScale(Ends):
 
 
 class Both(Ends):
-    """The old value in front, the new one behind."""
+    """The old value first, the new one after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Both(Ends):
 
 
 class Counters(Ends):
-    """Counted, read by nobody."""
+    """Counters without a reader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Swap(Ends):
 
 
 class Momentum(Ends):
-    """A copy of a layer that follows it slowly, and its output in the loss (BYOL, MoCo)."""
+    """A copy of a layer that follows it slowly, with its output in the loss (BYOL, MoCo)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,8 +182,8 @@ class Teacher(Ends):
 
 
 class Copies(Ends):
-    """What buffers take as it is: a parameter, a row and the transpose of one, under autograd or
-    not. The step changes these in their memory."""
+    """Copies into buffers: a parameter, a row and its transpose, with autograd and without. The
+    step changes these in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Copies(Ends):
 
 
 class Spectral(Ends):
-    """A norm found by a power iteration that goes on from step to step."""
+    """A norm from a power iteration that continues from step to step."""
 
     def __init__(self, normalise: Callable[[nn.Module], nn.Module]) -> None:
         super().__init__()
@@ -258,13 +258,13 @@ class ReversalByRowsTwice(ReversalByRows):
 
 
 class Positions(Ends):
-    """Knows the place of a row in the batch."""
+    """Uses the place of a row in the batch."""
 
     def middle(self, h: Tensor) -> Tensor:
         return h * (1 + torch.arange(h.shape[0])[:, None])
 
 
-# Of those in the first table, rows decide the new value.
+# Cases of the first table whose new value depends on rows.
 MEET: dict[str, Callable[[], Ends]] = {
     "queue": Queue,
     "codebook": Codebook,
@@ -393,7 +393,7 @@ def train_eager(
 
 
 def check(make: Callable[[], Ends], shape: Shape, firsts: list[str] | None = None) -> None:
-    """Asserts that losses, gradients, parameters and buffers are those of PyTorch."""
+    """Asserts that losses, gradients, parameters and buffers equal those of PyTorch."""
     with exactness.double_precision():
         graph = captured(make)
         model, batch = made(make)
@@ -427,7 +427,7 @@ def test_several_microbatches(model: str, shape: str) -> None:
     check(FREE[model], SEVERAL[shape])
 
 
-# Of PyTorch that accumulates gradients: every micro-batch is a batch of its own.
+# Cases of PyTorch that accumulate gradients: every micro-batch is a batch of its own.
 ALONE = {
     "one device": Shape((1,), (4, 2)),
     "rows": Shape((2,), (2, 2, 2)),
@@ -480,7 +480,7 @@ def test_every_cut(model: str) -> None:
         try:
             check(make, shape, [first])
             found += 1
-        except ValueError as error:  # nothing is left for a stage
+        except ValueError as error:  # no op is left for a stage
             assert "expected an op" in str(error)
     assert found > 3
 

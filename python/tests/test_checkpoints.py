@@ -1,4 +1,4 @@
-"""A checkpoint has every bit of a run, whatever plan wrote it and whatever plan reads it."""
+"""A checkpoint has every bit of a run, under any plan that writes it and any plan that reads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from medley_extras.models import mlp
 
 ROWS = exactness.ROWS
 SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "1"))
-# Rows meet, or the forward phase changes buffers: one mesh only.
+# Cross-sample dependence, or buffers changed in forward: only one mesh.
 _ONE_PIPELINE = ("resnet", "vgg-bn", "hf-mixtral-balanced")
 
 State = dict[tuple[str, str], bytes]
@@ -66,7 +66,7 @@ def _read(folder: Path) -> State:
     return {(kind, name): manifest.read(path, kind, name) for kind, name, _, _ in manifest.values}
 
 
-# Beside training, what a step changes would be held twice.
+# In parallel with training, the values changed by a step would be stored twice.
 def test_a_save_that_has_no_room_for_copies_is_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +114,7 @@ def test_any_plan_reads_what_any_other_wrote(name: str, tmp_path: Path) -> None:
                 assert key[0] == "buffer"
             for key in found.keys() & want.keys():
                 assert found[key] == want[key], key
-            # And back: under the first plan it is as if nobody had stopped.
+            # And back under the first plan: it equals an uninterrupted run.
             again = _trainer(model, graph, first, seed=9)
             again.load(here / "second")
             losses = [again.step(batch).loss for _ in range(2)]
@@ -135,7 +135,7 @@ def double() -> Any:
         yield
 
 
-# Whoever would change a tensor that is being written makes a copy first.
+# An op that would change a tensor during its writing copies it first.
 def test_a_save_that_is_under_way_does_not_see_the_next_step(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     trainer.step(batch)
@@ -148,7 +148,7 @@ def test_a_save_that_is_under_way_does_not_see_the_next_step(double: Any, tmp_pa
     assert trainer.load(tmp_path / "b").data == Cursor(1, 2, 3)
 
 
-# The copies of a save are made in the memory of those of the one before.
+# The copies of a save reuse the memory of those of the one before.
 def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     room = []
@@ -265,7 +265,7 @@ def test_another_process_that_saves_there_is_refused(double: Any, tmp_path: Path
     trainer.save(tmp_path)
 
 
-# A process that was killed is gone when its last thread is.
+# A killed process is gone when its last thread is.
 def test_one_that_is_ending_is_waited_for(tmp_path: Path) -> None:
     code = (
         "import sys, time; from medley import checkpoint; checkpoint._lock(sys.argv[1]); "
@@ -405,7 +405,7 @@ class _Hostile:
 
 
 class _Attribute:
-    """Is pickled as Python 3.11.2, that of Debian 12, does it with members of enumerations."""
+    """An attribute pickled as Python 3.11.2, that of Debian 12, pickles members of enumerations."""
 
     def __init__(self, of: Any, name: str) -> None:
         self._place = of, name

@@ -1,4 +1,5 @@
-"""Devices without bf16 compute in f16 under one loss scale, or in f32, beside those with it."""
+"""Devices without bf16 compute in f16 under one loss scale, or in f32, together with bf16
+devices."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ MEGATRON = {"*.mlp.up.*": "S(0, part)", "*.mlp.down.weight": "S(1, part)"}
 
 
 def cluster() -> Any:
-    """A device of each type."""
+    """Returns a cluster with a device of each type."""
     return parse_cluster(CLUSTER)
 
 
@@ -117,7 +118,7 @@ def trainer_of(
 )
 def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
     limit, found = 0.0, 0.0
-    for seed in range(4):  # of one alone, chance decides
+    for seed in range(4):  # chance decides for one alone
         torch.manual_seed(seed)
         model, batch = ZOO["gpt"](batch=ROWS)
         graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)
@@ -132,13 +133,14 @@ def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
         found += distance(losses, f32) ** 2
         assert trainer.loss_scale == 65536
     print(f"{kind}: {math.sqrt(found / 4):.2e}, bf16 itself {math.sqrt(limit / 4):.2e}")
-    # Over 24 seeds tensor parallelism is 1.01 times as far; four know its square within a half.
+    # Over 24 seeds tensor parallelism deviates 1.01 times as much. Four seeds give its square
+    # within a half.
     assert found <= (1.5 if kind == "tensor" else 1.0) * limit
     assert all(tensor.dtype == torch.float32 for tensor in trainer.parameters().values())
 
 
 def wide() -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """Returns a model whose activations are as large as its batch is, and a batch."""
+    """Returns a model whose activations grow with its batch, and a batch."""
     torch.manual_seed(0)
     model, _ = ZOO["mlp"](batch=ROWS)
     return model, {"x": torch.randn(ROWS, 8), "target": torch.randn(ROWS, 4)}
@@ -151,15 +153,15 @@ def graph_of_wide() -> medley.Graph:
 
 
 def overflowing(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns a batch of wide() with what only a device of f16 cannot hold: products above 65504.
-    Row 3 is one of its own."""
+    """Returns a batch of wide() that overflows only on an f16 device: products above 65504. Row 3
+    alone overflows."""
     bad = {**batch, "x": batch["x"].clone()}
     bad["x"][3] = 1e5
     return bad
 
 
 def snapshot(trainer: medley.Trainer) -> dict[tuple[str, str, int], torch.Tensor]:
-    """Returns what every device has, but for the loss scale."""
+    """Returns the state of every device, except the loss scale."""
     return {
         (kind, name, i): trainer.engine.run.shard(kind, name, i).clone()
         for kind, name in trainer.engine.run.values

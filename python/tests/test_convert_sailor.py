@@ -1,4 +1,4 @@
-"""Converting Sailor's measurements: files of tests/data are what the script makes of its data."""
+"""Conversion of Sailor's measurements: the script makes the files of tests/data from its data."""
 
 import json
 import subprocess
@@ -58,7 +58,8 @@ def test_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_layers_from_ops_of_the_same_model_are_its_layers() -> None:
-    """What --ops-like makes of OPT-350 itself: its blocks, where fewer rows take no longer."""
+    """Checks the layers of --ops-like for OPT-350 itself: its blocks, with monotone times of
+    rows."""
     table = layer_table(EXCERPT, "OPT-350", ["GH-96"], ops_like="OPT-350")
     measured = growing(read_times(EXCERPT, "OPT-350", "GH-96")[4])
     for entry in table["times"]:

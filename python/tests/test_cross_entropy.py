@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import medley
 
-CLASSES = 2100  # of fewer nothing is fused
+CLASSES = 2100  # fewer rows are not fused
 ROWS = 6
 WEIGHT = torch.rand(CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -42,7 +42,7 @@ class Tokens(nn.Module):
             return (cross_entropy(x, y, reduction="none") * y).mean() / 100
         if self.loss == "smoothing":
             return cross_entropy(x, y, label_smoothing=0.1)
-        if self.loss == "z":  # logits are read once more
+        if self.loss == "z":  # logits are read again
             return cross_entropy(x, y) + 1e-3 * x.logsumexp(-1).square().mean()
         if self.loss == "float":  # as transformers have it
             return cross_entropy(logits.float().view(-1, CLASSES), y)
@@ -59,7 +59,7 @@ def make(loss: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def plan_of(lengths: list[list[int]], **stage: Any) -> str:
-    """Returns a plan of one stage; `lengths` by micro-batch."""
+    """Returns a plan of one stage. `lengths`: by micro-batch."""
     devices = [f"a/{i}/0" for i in range(len(lengths[0]))]
     microbatches = [{"rows": sum(each), "lengths": each} for each in lengths]
     if len(devices) == 1 or "states" in stage:
@@ -109,7 +109,7 @@ def program(model: nn.Module, graph: Any, plan: str) -> str:
         (loss, name)
         for loss in ("mean", "weights", "sum", "rows", "z")
         for name in PLANS
-        # Rows meet in a loss weight that depends on a buffer.
+        # A loss weight that depends on a buffer is a cross-sample dependence.
         if (loss, name) != ("weights", "micro-batches")
     ],
 )
@@ -124,7 +124,7 @@ def test_trains_like_pytorch(loss: str, name: str) -> None:
         exactness.check(model, batch, graph, PLANS[name], 3, clip=1.0, name=loss)
 
 
-# Where other ops need log-probabilities, and where a device has some of the classes only.
+# Other ops need log-probabilities, or a device has only some of the classes.
 @pytest.mark.parametrize(
     ("loss", "plan"), [("smoothing", PLANS["one device"]), ("weights", VOCABULARY)]
 )

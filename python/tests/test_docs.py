@@ -1,4 +1,4 @@
-"""The documentation: its commands run and print what it says, and its links lead somewhere."""
+"""The documentation: its commands print the shown output, and its links exist."""
 
 import difflib
 import re
@@ -24,7 +24,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-# Whose commands train or measure for long.
+# Pages whose commands train or measure for long.
 LONG = ("write_a_plan.md", "report.md", "profile.md", "fits.md", "adapters.md")
 COMMANDS = [
     pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else [], id=name(path))

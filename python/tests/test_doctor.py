@@ -1,4 +1,4 @@
-"""`medley doctor --gpu` where there are no GPUs: its parts on processors, and what it says."""
+"""`medley doctor --gpu` without GPUs: its parts on CPUs, and its output."""
 
 from __future__ import annotations
 

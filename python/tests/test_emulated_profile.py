@@ -23,7 +23,7 @@ devices:
 """
 
 
-# A profile of all ops of the plan says all that the truth does about them.
+# A profile of all ops of the plan equals the truth.
 def test_a_profile_of_devices_makes_the_steps_that_they_make(tmp_path: Path) -> None:
     truth = Truth(seed=3, spread=0.3)
     cluster = parse_cluster(CLUSTER)

@@ -1,5 +1,5 @@
-"""Evaluating gives what the model in eval mode gives on one device, under any plan; scalars beside
-the loss are metrics."""
+"""Evaluation equals the model in eval mode on one device, under any plan. Other scalars are
+metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEAR = 1e-10
 
 
 class Classifier(nn.Module):
-    """With dropout and batch norm, both of which do other things in eval mode."""
+    """A classifier with dropout and batch norm, which both differ in eval mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def classifier(rows: int) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def eager(trainer: medley.Trainer, model: nn.Module, batch: Any) -> Any:
-    """Returns what a copy of the model gives in eval mode, with what the trainer has learned."""
+    """Returns the outputs of a copy of the model in eval mode with the trainer's parameters."""
     model = copy.deepcopy(model)
     values = dict(model.named_parameters()) | dict(model.named_buffers())
     with torch.no_grad():
@@ -230,7 +230,7 @@ def test_a_list_of_batches_is_no_batch() -> None:
 
 
 class WithMetrics(nn.Module):
-    """Returns the loss, and what is not the mean of anything over rows."""
+    """Returns the loss, and metrics that are no means over rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -100,7 +100,8 @@ output loss %6
     torch.testing.assert_close(out["loss"], torch.addmm(bias, x, w).relu().sum())
 
 
-# Overwritten is what nobody else sees; not an input, a view of it, a value that is used again.
+# Only values without another reader are overwritten: no input, no view of one, no value that is
+# used again.
 def test_shared_values_are_not_overwritten(small: dict[str, Tensor]) -> None:
     x = small["batch:x"]
     kept = x.clone()
@@ -196,7 +197,7 @@ ADAMW = ADAMW.replace(": W", ': f32[8, 4], f32[8, 4], f32[8, 4], none @update ""
 ADAMW = ADAMW.replace(": V", ': f32[b], f32[b], f32[b], none @update ""')
 
 
-# New values live in the memory of the old ones, but only if nobody outside sees it.
+# New values reuse the memory of old ones, but only if no other reader exists.
 @pytest.mark.parametrize("rows", [5, 0])
 def test_fused_update_is_that_of_pytorch(rows: int) -> None:
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Every op of every model has a rule; one without is computed whole, and says so."""
+"""Every op of every model has a rule. An op without a rule runs replicated, with a warning."""
 
 from __future__ import annotations
 

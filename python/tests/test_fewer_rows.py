@@ -1,5 +1,5 @@
-"""A batch of fewer rows than the plan is for is a step like any other: it trains like that batch on
-one device, under any plan."""
+"""A batch of fewer rows than planned is a normal step: it trains like that batch on one device,
+under any plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from medley.data.inputs import Size
 from medley.sizes import Sizes
 
 ROWS = exactness.ROWS
-SIZES = (6, 4, 1, 6, 2)  # of the batches of a run
+SIZES = (6, 4, 1, 6, 2)  # sizes of the batches of a run
 LEARNING_RATE = 1e-3
 
 
@@ -78,7 +78,7 @@ def check_batches(
     batches: Sequence[Any],
     lengths: medley.Lengths | None = None,
 ) -> medley.Trainer:
-    """Asserts that plans train like plain PyTorch on these batches; returns the last trainer."""
+    """Asserts that plans train like plain PyTorch on these batches. Returns the last trainer."""
     want = train_eager(model, batches)
     for plan in plans:
         trainer = trainer_of(model, graph, plan, lengths)
@@ -92,7 +92,7 @@ def check_batches(
 
 
 def check(name: str, plans: Sequence[str]) -> None:
-    """Asserts that plans train like plain PyTorch on batches of unlike sizes."""
+    """Asserts that plans train like plain PyTorch on batches of different sizes."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], ROWS)
         check_batches(name, model, graph, plans, [rows_of(batch, rows) for rows in SIZES])
@@ -134,7 +134,7 @@ def test_every_pipeline(name: str) -> None:
 
 
 def whole_batches(microbatches: int, alone: bool = False) -> str:
-    """Returns a plan of one device, and of so many micro-batches; `alone`: each is a batch."""
+    """Returns a plan of one device with this many micro-batches. `alone`: each is a batch."""
     return json.dumps(
         {
             "format": "medley-plan",
@@ -198,20 +198,20 @@ class Job:
         monkeypatch.setattr("medley.run.exchange.texts", self.texts)
 
     def begin(self, call: str) -> None:
-        """Of a run."""
+        """Begins a call of a run."""
 
     def end(self) -> None:
-        """Of a run."""
+        """Ends a call of a run."""
 
     def texts(self, own: str) -> list[str]:
-        """All say theirs before any hears it."""
+        """Returns the texts of all processes, after each has given its own."""
         self.said.append(own)
         if self.round == 0:
             raise StopIteration
         return self.all
 
     def agree(self, given: list[int], alike: bool) -> list[int] | str:
-        """Returns of how many rows each process takes a batch of which it is given so many."""
+        """Returns the rows of the batch for each process, given the rows that it received."""
         self.said: list[str] = []
         for self.round in range(2):
             self.all, self.said = self.said, []
@@ -225,7 +225,7 @@ class Job:
                     return str(error)
             if not self.said:
                 break
-            # Who takes part in an exchange is not alone.
+            # An exchange needs at least two processes.
             assert len(self.said) == len(given)
         return found
 

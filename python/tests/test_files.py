@@ -78,7 +78,7 @@ def test_new_files_follow_the_umask_and_old_ones_keep_their_mode(tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o604
 
 
-# Of the first nobody holds the lock: its writer was killed. The second is being written.
+# The first file is unlocked: its writer was killed. The second is being written.
 def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
     dead = tmp_path / ".model.safetensors.0123456789abcdef.part"
     living = tmp_path / ".model.safetensors.fedcba9876543210.part"

@@ -1,4 +1,4 @@
-"""The loop around steps: epochs, evaluating, saving on the way, stopping and going on."""
+"""The loop around steps: epochs, evaluation, saving, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from medley.metrics_file import MetricsFile
 
 
 class Noted(Callback):
-    """Notes what it is told."""
+    """Records the events that it receives."""
 
     def __init__(self, stop_after: int = 0) -> None:
         self.told: list[Any] = []
@@ -63,12 +63,12 @@ DATA, HELD_OUT = rows(15), rows(8)
 
 
 def loader_of(made: medley.Trainer) -> medley.Loader:
-    """Returns what yields three batches, the last of three rows."""
+    """Returns a loader of three batches, the last with three rows."""
     return medley.Loader(made.plan, DATA, shuffle=True, seed=3)
 
 
 def state(made: medley.Trainer) -> dict[str, Tensor]:
-    """Returns what training has come to."""
+    """Returns the state of training."""
     return {**made.parameters(), **made.buffers()}
 
 
@@ -165,7 +165,7 @@ def test_a_stream_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 class Unsized(torch.utils.data.IterableDataset[Any]):
-    """The same rows, of which a DataLoader does not know how many there are."""
+    """The same rows with a length that DataLoader does not know."""
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return iter(DATA)

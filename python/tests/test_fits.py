@@ -1,5 +1,5 @@
-"""What fits on which cards: graphs from shallow ones are those of the whole model, cards are found
-by their names, and what is said of memory is what the program needs."""
+"""Models that fit on given GPUs: graphs derived from shallow ones equal those of the whole model,
+GPUs are found by their names, and the reported memory is that of the program."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def graph_of(text: str) -> _core.Graph:
 
 
 class Model:
-    """In place of a Deep: a small graph, whatever the length."""
+    """Replaces a Deep: a small graph for every length."""
 
     def __init__(self, kept: int) -> None:
         self.facts = Facts("mlp", "float32", 7, 7, kept, 4096, takes_tokens=True)
@@ -120,7 +120,7 @@ CARDS = [Cards("RTX3090-24GB", 1), Cards("RTX4060Ti-16GB", 1)]
 
 
 def question_of(model: Any, folder: Path) -> Question:
-    """Whether all of a model trains on two cards."""
+    """Returns the question whether all of a model trains on two GPUs."""
     pool = ThreadPoolExecutor(2)
     return Question(model, "full", CARDS, "16 GB/s", 64, silently, folder, pool)
 
@@ -143,7 +143,7 @@ def test_what_fits_is_planned_for_all_cards_and_for_each_alone(tmp_path: Path) -
             assert [f"{kind} alone" for kind in each.memory] == [each.cards]
 
 
-# Where weights alone are too many no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
+# If the weights alone do not fit, no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
 def test_where_weights_alone_are_too_many_nothing_is_planned(tmp_path: Path) -> None:
     found = question_of(Model(30 << 30), tmp_path).begin([512])()
     assert [each.fits for each in found] == [True, False, False]
@@ -184,7 +184,7 @@ def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
     assert llama.traces is not None
 
 
-# As where the code assigns buffers anew, which the process beside finds out.
+# As for code that reassigns buffers, which the other process detects.
 @pytest.mark.slow
 def test_what_cannot_be_traced_side_by_side_is_traced_one_after_the_other(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -282,7 +282,8 @@ def test_where_no_graph_is_asked_for_the_facts_are_kept(
 
 
 def shallow(layers: int, length: int, uneven: bool = False) -> str:
-    """A graph of layers that multiply by a weight each, or `uneven`, every second not."""
+    """Returns a graph of layers that multiply by a weight each; with `uneven` only every second
+    does."""
     lines = ["medley-graph 1", 'graph "g"', "symbols b"]
     for i in range(layers):
         lines.append(f'%{i} = parameter "layers.{i}.w" : f32[8, 8]')

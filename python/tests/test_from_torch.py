@@ -1,4 +1,4 @@
-"""Optimizers and schedulers of PyTorch in a loop of Medley give what they give in PyTorch."""
+"""Optimizers and schedulers of PyTorch give the same results in a loop of Medley as in PyTorch."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def train_torch(model: nn.Module, make: Make, change: Any, batches: list[Tensor]
 @pytest.mark.parametrize(("name", "change"), CASES)
 def test_a_torch_optimizer_trains_as_in_pytorch(name: str, change: str) -> None:
     torch.manual_seed(0)
-    with exactness.double_precision():  # in which PyTorch keeps the products of NAdam, too
+    with exactness.double_precision():  # precision of NAdam's products in PyTorch
         check(name, change)
 
 

@@ -1,5 +1,4 @@
-"""On CUDA devices: what the other tests try on processors. One GPU is enough; the devices of a plan
-then share it as threads."""
+"""The tests on CUDA devices. One GPU is enough: the devices of a plan share it as threads."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
-KIND = "H100-80GB"  # any but a processor: what it computes on is what is here
+KIND = "H100-80GB"  # any GPU type: computation runs on the GPU found here
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-# Against PyTorch on the processor.
+# Compared with PyTorch on the CPU.
 @pytest.mark.parametrize("name", NAMES)
 def test_two_steps_of_random_plans(name: str) -> None:
     torch.manual_seed(0)
@@ -49,7 +48,7 @@ def test_two_steps_of_random_plans(name: str) -> None:
 
 
 def at_once(text: str) -> str:
-    """Returns a plan with as many micro-batches at once as it has; "" if that is one."""
+    """Returns a plan that interleaves all its micro-batches, or "" if it has one."""
     plan = json.loads(text)
     (pipeline,) = plan["pipelines"]
     pipeline.pop("in_flight", None)
@@ -57,7 +56,7 @@ def at_once(text: str) -> str:
     return json.dumps(plan) if pipeline["at_once"] > 1 else ""
 
 
-# Parts that take turns wait for what others send, which is copied from the GPU meanwhile.
+# Interleaved parts wait for received data, which is copied from the GPU meanwhile.
 @pytest.mark.parametrize("name", ["gpt", "moe", "bert-moe", "llama"])
 def test_random_plans_with_micro_batches_at_once(name: str) -> None:
     torch.manual_seed(0)

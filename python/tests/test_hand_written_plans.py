@@ -1,4 +1,5 @@
-"""Every kind of parallelism is a few lines of states, with unequal shards, no code of its own."""
+"""Every form of parallelism is a few lines of placements, with unequal shards and no code of its
+own."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Case:
     lacks: tuple[str, ...] = ()
     steps: int = STEPS
     at_once: int = 1  # micro-batches, of three
-    parts: int = 1  # micro-batches where none are at once
+    parts: int = 1  # micro-batches without interleaving
 
 
 MEGATRON_GPT = {
@@ -187,7 +188,7 @@ def plan_of(case: Case) -> str:
     )
 
 
-# A wrong gradient or update is seen after one step or two; fifty are made nightly.
+# A wrong gradient or update shows after one step or two. Fifty run nightly.
 @pytest.mark.parametrize("steps", [5, pytest.param(STEPS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_trains_like_one_device(name: str, steps: int) -> None:
@@ -245,7 +246,7 @@ def test_a_plan_that_fits_only_with_gradients_in_shards_trains_like_one_device()
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         found = medley.plan(graph, cluster, "hap", global_batch=ROWS, microbatches=2)
         entries = json.loads(found.text)
-        del entries["cluster_hash"]  # that of the memory, which the devices of check() do not need
+        del entries["cluster_hash"]  # covers the memory, which check() does not use
         assert peak(entries) <= limit
         exactness.check(model, batch, graph, json.dumps(entries), 5, clip=0.1, name="gpt")
         ops = entries["pipelines"][0]["stages"][0]["ops"]

@@ -41,14 +41,14 @@ class Data:
 
 
 def model() -> nn.Module:
-    """Returns a small model, the same each time; not GPT-2, where transformers counts the first
-    token of a row, which nothing predicts, among those that its loss is the mean of."""
+    """Returns a small model, the same each time. GPT-2 is excluded: transformers counts the first
+    token of a row in its mean loss, although no position predicts it."""
     torch.manual_seed(0)
     return models.llama()[0].double()
 
 
 def arguments(folder: Path, **more: Any) -> Any:
-    """Returns TrainingArguments of two epochs, whose last batches are short."""
+    """Returns TrainingArguments of two epochs with a short last batch."""
     from transformers import TrainingArguments
 
     given = {
@@ -137,7 +137,7 @@ def test_a_stream_is_refused_without_steps(tmp_path: Path) -> None:
 
 
 class Sentences(Data):
-    """Rows of unlike lengths."""
+    """Rows of different lengths."""
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         length = 3 + (5 * row) % (LENGTH - 3)
@@ -177,7 +177,7 @@ class TimeFirst(nn.Module):
         self.inner = model()
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
-        """Returns what the model returns."""
+        """Returns the output of the model."""
         return self.inner(input_ids=input_ids.t(), labels=labels.t())
 
 
@@ -278,7 +278,7 @@ def test_answers_have_a_length_of_their_own(tmp_path: Path) -> None:
         return T5ForConditionalGeneration(config).double()
 
     class Pairs(Sentences):
-        """Rows whose labels are of the lengths of others."""
+        """Rows whose labels have the lengths of other rows."""
 
         def __len__(self) -> int:
             return 20

@@ -17,7 +17,7 @@ ROWS, HEADS, TOKENS = plain_torch.ROWS, 2, 5
 
 
 class Attend(nn.Module):
-    """Attention of `HEADS` heads, of which keys and values may have one."""
+    """Attention of `HEADS` heads. Keys and values may have one head."""
 
     def __init__(
         self, hide: str, masks: str, drops: bool, groups: int, causal: bool, wide: bool = False
@@ -31,7 +31,7 @@ class Attend(nn.Module):
         self.bias = nn.Parameter(torch.randn(TOKENS, TOKENS)) if masks == "trained" else None
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
-        """Returns a mean of x [rows, tokens, 4], of which `keep` [rows, tokens] are no padding."""
+        """Returns a mean of x [rows, tokens, 4] over the tokens in `keep` [rows, tokens]."""
         seen = keep[:, None, None]
         if self.causal:
             seen = seen & torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
@@ -75,7 +75,7 @@ def batch(seed: int) -> dict[str, Tensor]:
 
 
 def check(*ways: Attend) -> None:
-    """Asserts that they train like plain PyTorch; a failure names the way by its number."""
+    """Asserts that they train like plain PyTorch. A failure names the number of the variant."""
     plain_torch.check(Ways(*ways), [batch(0), batch(1)], ["two devices"])
 
 

@@ -74,7 +74,7 @@ def captured(name: str) -> dict[str, medley.Graph]:
 
 @functools.cache
 def train_eager(name: str) -> tuple[list[float], dict[str, Tensor]]:
-    """Trains with plain PyTorch; returns the losses, and parameters and buffers in the end."""
+    """Trains with plain PyTorch. Returns the losses, and the final parameters and buffers."""
     case = CASES[name]
     model, batches = made(case, eager=True)
     named = dict(model.named_parameters())
@@ -96,7 +96,7 @@ def train_eager(name: str) -> tuple[list[float], dict[str, Tensor]]:
 
 
 def trainer_of(name: str, shapes: Sequence[str], local: bool = True) -> medley.JointTrainer:
-    """Returns a trainer of a case; the objectives have these plans in turn."""
+    """Returns a trainer of a case. The objectives use these plans in turn."""
     graphs = captured(name)
     return medley.JointTrainer(
         made(CASES[name])[0],
@@ -114,14 +114,15 @@ def trainer_of(name: str, shapes: Sequence[str], local: bool = True) -> medley.J
 
 
 def run(name: str, trainer: medley.JointTrainer, steps: range) -> list[float]:
-    """Makes some steps of a case; returns their losses."""
+    """Runs some steps of a case. Returns their losses."""
     case = CASES[name]
     batches = made(case)[1]
     return [trainer.step(case.order[i % len(case.order)], batches[i]).loss for i in steps]
 
 
 def compared(name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns what is compared: without what follows, which is a step behind PyTorch's loop."""
+    """Returns the compared values, without the followers, which are a step late in PyTorch's
+    loop."""
     if CASES[name].loop is None:
         return state
     follows = ("teacher.", "key.")
@@ -175,7 +176,7 @@ def test_a_checkpoint_resumes_all_objectives_under_other_plans(name: str, tmp_pa
 
 
 class EvaluatedOnOther(LinearGan):
-    """In eval mode the loss of the generator is that of the discriminator's rows."""
+    """In eval mode the loss of the generator uses the discriminator's rows."""
 
     def generator_loss(self, noise: Tensor, real: Tensor) -> Tensor:
         if self.training:

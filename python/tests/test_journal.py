@@ -1,4 +1,4 @@
-"""What an elastic run records, and what becomes of it after a loss."""
+"""Records of an elastic run, and their treatment after a loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medley.metrics import Given
 from medley.run import acts
 from medley.run.journal import SCRIPT, Journal, Kind, Replay, Step
 
-RESULTS = {  # by kind, what others can be told of
+RESULTS = {  # results that can be sent to others, by kind
     Kind.EVALUATION: {"loss": 0.5},
     Kind.PREDICTION: {"loss": 0.5, "rows": torch.arange(3)},
     Kind.SAVE: "",
@@ -26,13 +26,14 @@ def held(journal: Journal, kind: Kind, steps: range) -> list[int]:
 
 
 def keep(journal: Journal, step: int, batch: object, oldest: int = 0) -> None:
-    """Records a batch; no step before the oldest is made again."""
+    """Records a batch. No step before `oldest` is repeated."""
     journal.forget(Kind.BATCH, (0, oldest))
     journal.record(Kind.BATCH, (0, step), 0, batch)
 
 
 def with_steps(count: int, asked: int = 0, number: int = 1) -> Journal:
-    """Returns a journal of so many steps, of objectives in turn, of more that are asked for."""
+    """Returns a journal of `count` steps, with objectives in turn, and of `asked` requested
+    steps."""
     journal = Journal(number)
     for step in range(count + asked):
         assert journal.lives.last.ask(step, step % number)
@@ -41,7 +42,7 @@ def with_steps(count: int, asked: int = 0, number: int = 1) -> Journal:
 
 
 def passed(journal: Journal, steps: int, into: Journal) -> Journal:
-    """Lets another process load what one exports, as text."""
+    """Lets another process load an export, as text."""
     into.load(acts.parse(acts.to_text(journal.export(steps))))
     return into
 
@@ -56,7 +57,7 @@ def test_batches_are_kept_from_the_oldest_step_that_may_be_made_again() -> None:
         journal.require(range(2, 6), "memory")
 
 
-# A script may fill the same memory for every step.
+# A script may reuse the same memory for every step.
 def test_batches_are_copies() -> None:
     journal, buffer = Journal(), torch.zeros(2)
     for step in range(3):
@@ -138,7 +139,7 @@ def test_a_loaded_journal_replaces_what_was_loaded_before() -> None:
     assert len(new.lives.last.seen) == 2
 
 
-# All go back to a checkpoint, and one more is lost before this process has gone back.
+# All return to a checkpoint, and another process is lost before this one has returned.
 def test_who_begins_anew_keeps_the_order_of_the_steps_that_its_script_has_asked_for() -> None:
     behind = with_steps(5, asked=1, number=2)
     passed(with_steps(3, number=2), 3, behind)
@@ -155,7 +156,7 @@ def test_lives_are_told_with_their_steps() -> None:
     assert other.lives.is_past
     assert len(other.lives.here.seen) == 3
     assert all(math.isnan(each.loss) for each in other.lives.last.seen)
-    assert other.last(Kind.LOAD) is None  # of the life that the script is in
+    assert other.last(Kind.LOAD) is None  # the life of the script
     assert not other.lives.begin([2])
     assert other.last(Kind.LOAD) == (2, ["", 0])
 

@@ -1,4 +1,4 @@
-"""Our kernels against plain PyTorch. torch.ops.medley.* are those of the C++ extension."""
+"""Our kernels compared with plain PyTorch. torch.ops.medley.* are those of the C++ extension."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_dropout_is_that_of_the_reference(dtype: torch.dtype) -> None:
     )
 
 
-# Any box of the whole tensor drops what the whole tensor drops there, also behind element 2**32.
+# Any box drops the elements that the whole tensor drops there, also beyond element 2**32.
 @pytest.mark.parametrize(
     ("origin", "sizes", "full"),
     [
@@ -125,7 +125,7 @@ def test_random_numbers_are_those_of_the_reference(dtype: torch.dtype, distribut
     assert ops.random(*given[:3], [], [], [], [], dtype).shape == ()
 
 
-# Kolmogorov and Smirnov: 1.95 / sqrt(n) is passed by one in a thousand; steps and sites differ.
+# Kolmogorov and Smirnov: one in a thousand exceeds 1.95 / sqrt(n). Steps and sites differ.
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_random_numbers_have_their_distribution(distribution: str) -> None:
     count = 100_000
@@ -172,7 +172,7 @@ def test_adamw_is_that_of_pytorch(dtype: torch.dtype, master: bool) -> None:
         assert torch.equal(ours, parameter.detach())
 
 
-# The fused kernel takes what it is given for flat: turned dims would meet other elements.
+# The fused kernel treats its inputs as flat: transposed dims would pair other elements.
 @pytest.mark.parametrize("clip", [1.0, 0.5])
 @pytest.mark.parametrize("turned", range(4), ids=["parameter", "gradient", "first", "second"])
 def test_adamw_does_not_mind_turned_dims(turned: int, clip: float) -> None:
@@ -273,7 +273,7 @@ def test_vocabulary_shards_of_embedding_and_loss_add_up() -> None:
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rows", [0, 7, 300])  # none, one block, several
+@pytest.mark.parametrize("rows", [0, 7, 300])  # zero, one block, several
 def test_cross_entropy(dtype: torch.dtype, reduction: str, weighted: bool, rows: int) -> None:
     torch.manual_seed(0)
     inside = torch.float64 if dtype is torch.float64 else torch.float32

@@ -160,7 +160,7 @@ def test_what_takes_all_positions_of_a_parameter_takes_fewer() -> None:
 
 
 class Positions(nn.Module):
-    """Multiplies by a weight for each position, all of which it needs."""
+    """Multiplies by a weight per position, and needs all positions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Batches whose rows are chosen when a step is made."""
+"""Batches whose rows are chosen when a step runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAN_OF_FOUR = (
 
 
 class Rows:
-    """A data set that notes what is read of it."""
+    """A data set that records its reads."""
 
     def __init__(self, batch: dict[str, Tensor], copies: int) -> None:
         self._batch = batch
@@ -50,7 +50,7 @@ class Rows:
 
 
 def batches_of(count: int) -> tuple[list[UnreadBatch], list[tuple[int, list[int]]]]:
-    """Returns batches, and a list that gets what is read: the batch, and the positions."""
+    """Returns batches, and a list that receives the reads: the batch, and the positions."""
     seen: list[tuple[int, list[int]]] = []
 
     def reader(number: int) -> object:
@@ -76,7 +76,7 @@ def test_other_rows_are_read_when_they_are_asked_for() -> None:
     batches, seen = batches_of(2)
     batches[0].rows([1])
     assert batches[1].rows([0, 1]) == "1: [0, 1]"
-    # The step is made again.
+    # The step is repeated.
     assert batches[1].rows([3]) == "1: [3]"
     assert seen == [(0, [1]), (1, [1]), (1, [0, 1]), (1, [3])]
 
@@ -120,7 +120,7 @@ def test_fewer_rows_than_a_batch_are_refused() -> None:
 
 
 class Stream:
-    """Numbers, other ones in every epoch."""
+    """Numbers that differ in every epoch."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -145,7 +145,7 @@ def test_a_stream_is_read_again_when_it_ends() -> None:
     expected = [[0, 1, 2, 3], [4, 5], [100, 101, 102, 103], [104, 105], [200, 201, 202, 203]]
     loader = medley.StreamLoader(plan, Stream(6))
     assert streamed(loader, 5) == expected
-    loader.set_epoch(0, 3)  # as who goes on after three steps does
+    loader.set_epoch(0, 3)  # as after a resume at step three
     assert streamed(loader, 2) == expected[3:]
     assert streamed(loader, 2) == expected[:2]
     whole = medley.StreamLoader(plan, Stream(6), drop_last=True)
@@ -155,7 +155,7 @@ def test_a_stream_is_read_again_when_it_ends() -> None:
 def test_of_a_stream_a_device_gets_its_rows_and_after_a_loss_others() -> None:
     first, second = itertools.islice(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), Stream(8)), 2)
     assert first.rows([0, 2]).tolist() == [0, 2]
-    assert first.rows([1, 3]).tolist() == [1, 3]  # the step is made again
+    assert first.rows([1, 3]).tolist() == [1, 3]  # the step is repeated
     assert second.rows([3]).tolist() == [7]
 
 

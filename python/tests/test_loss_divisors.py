@@ -1,4 +1,4 @@
-"""The ways in which people divide a loss, cut into micro-batches, beside plain PyTorch."""
+"""Common divisors of a loss, divided into micro-batches, compared with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def standardized(t: Tensor) -> Tensor:
 
 
 def positives(t: Tensor) -> Tensor:
-    """Returns how many negatives a positive stands for, of each class."""
+    """Returns the number of negatives per positive of each class."""
     found = t.round().sum(0)
     return (t.shape[0] - found) / (found + 1.0)
 
 
 def guarded(x: Tensor, b: Batch) -> Tensor:
-    """Returns the mean of what is kept, 0 if nothing is."""
+    """Returns the mean of the kept elements, or 0 without any."""
     return torch.where(b["k"].sum() > 0, kept(x, b) / b["k"].sum(), torch.zeros(()))
 
 
@@ -79,7 +79,7 @@ def dice(x: Tensor, t: Tensor) -> Tensor:
 
 
 def in_place(x: Tensor, b: Batch) -> Tensor:
-    """Returns the mean of what is kept by a count that is changed in place."""
+    """Returns the mean of the kept elements, by a count that is changed in place."""
     count = b["k"].sum()
     count += 1e-8
     return kept(x, b) / count.clamp_(min=1)
@@ -92,7 +92,7 @@ def both(x: Tensor, b: Batch) -> Tensor:
 
 
 def rescaled(x: Tensor, b: Batch) -> Tensor:
-    """Returns a loss by weights of rows whose mean is made 1."""
+    """Returns a loss with row weights normalised to a mean of 1."""
     return (each(x, b) * b["u"] / b["u"].mean()).mean()
 
 
@@ -171,7 +171,7 @@ def made(way: Way) -> Net:
 
 
 def batch_of(rows: int, seed: int = 1) -> Batch:
-    """Returns a batch in which ignored rows lie unevenly."""
+    """Returns a batch with unevenly distributed ignored rows."""
     made = torch.Generator().manual_seed(seed)
     y = torch.randint(0, CLASSES, (rows,), generator=made)
     y[1::4] = -100
@@ -197,7 +197,7 @@ def captured(name: str, way: Way) -> medley.Graph:
     return CAPTURED[name]
 
 
-# A plan: of each pipeline the rows of its micro-batches, and its stages.
+# Plans: the rows of each pipeline's micro-batches, and its number of stages.
 SHAPES: dict[str, list[tuple[list[int], int]]] = {
     "one stage": [([6, 1, 5], 1)],
     "two stages": [([6, 1, 5], 2)],
@@ -234,7 +234,7 @@ def trainer_of(model: nn.Module, graph: medley.Graph, plan: str) -> medley.Train
 
 
 def compare(trainer: medley.Trainer, way: Way, batch: Batch, parts: list[int]) -> None:
-    """Asserts that a step is that of a loop of PyTorch that accumulates over `parts`."""
+    """Asserts that a step equals that of a PyTorch loop that accumulates over `parts`."""
     model = made(way)
     loss, row = 0.0, 0
     for rows in parts:
@@ -258,7 +258,7 @@ def check(name: str, shape: str, rows: int = ROWS) -> None:
         compare(trainer, WAYS[name], batch_of(rows), [rows])
 
 
-# On every run; all of them nightly.
+# These run always, all of them nightly.
 OFTEN = (
     "clamp",
     "less padding",

@@ -1,5 +1,5 @@
-"""Optimizers by name are those of PyTorch, those of whole matrices are what a user writes, and
-clipping by value is that of PyTorch, 50 steps under any plan."""
+"""Named optimizers equal those of PyTorch, optimizers of whole matrices equal the user's function,
+and clipping by value equals that of PyTorch, over 50 steps under any plan."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_clipping_by_value_comes_behind_that_by_norm_and_may_be_of_a_group() -> 
 def lamb(
     x: Tensor, grad: Tensor, average: Tensor, square: Tensor, *, lr: Any, step: Any, decay: float
 ) -> Any:
-    """https://arxiv.org/abs/1904.00962."""
+    """LAMB (https://arxiv.org/abs/1904.00962)."""
     average = 0.9 * average + 0.1 * grad
     square = 0.99 * square + 0.01 * grad * grad
     update = (average / (1 - 0.9**step)) / ((square / (1 - 0.99**step)).sqrt() + 1e-6)
@@ -125,14 +125,14 @@ def lamb(
 
 
 def lars(x: Tensor, grad: Tensor, momentum: Tensor, *, lr: Any, step: Any) -> Any:
-    """https://arxiv.org/abs/1708.03888."""
+    """LARS (https://arxiv.org/abs/1708.03888)."""
     rate = 0.02 * x.norm() / (grad.norm() + 1e-4 * x.norm() + 1e-9)
     momentum = 0.9 * momentum + lr * rate * (grad + 1e-4 * x)
     return x - momentum, momentum
 
 
 def clipped_by_unit(x: Tensor, grad: Tensor, momentum: Tensor, *, lr: Any, step: Any) -> Any:
-    """SGD behind the adaptive clipping of https://arxiv.org/abs/2102.06171."""
+    """SGD after the adaptive clipping of https://arxiv.org/abs/2102.06171."""
 
     def norms(tensor: Tensor) -> Tensor:
         dims = list(range(1, tensor.dim())) or [0]
@@ -146,7 +146,7 @@ def clipped_by_unit(x: Tensor, grad: Tensor, momentum: Tensor, *, lr: Any, step:
 
 
 def shampoo(x: Tensor, grad: Tensor, left: Tensor, right: Tensor, *, lr: Any, step: Any) -> Any:
-    """https://arxiv.org/abs/1802.09568, of a tensor as a matrix."""
+    """Shampoo (https://arxiv.org/abs/1802.09568) on a tensor as a matrix."""
     if x.dim() < 2:
         return x - lr * grad, left, right
     matrix = grad.reshape(grad.shape[0], -1)
@@ -175,7 +175,7 @@ def right_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 def normuon(
     x: Tensor, grad: Tensor, momentum: Tensor, rows: Tensor, *, lr: Any, step: Any, beta: Any
 ) -> Any:
-    """https://arxiv.org/abs/2510.05491: Muon whose rows have one size."""
+    """NorMuon (https://arxiv.org/abs/2510.05491): Muon with rows of one size."""
     momentum = beta * momentum + (1 - beta) * grad
     if x.dim() != 2:
         return x - lr * momentum, momentum, rows
@@ -235,7 +235,7 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, Any], float]] = {
 
 
 def check_whole(name: str, kinds: tuple[str, ...]) -> None:
-    """Asserts that a function of whole tensors is what plain PyTorch makes of it."""
+    """Asserts that a function of whole tensors gives the results of plain PyTorch."""
     function, state, hyper, lr = WHOLE[name]
     shapes = [of or (lambda shape: shape) for of in state.values()]
     by_step.check(

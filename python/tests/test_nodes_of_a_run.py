@@ -1,4 +1,4 @@
-"""What the first node of a run hears of the others."""
+"""Messages of other nodes to the first node of a run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_ends_of_processes_are_heard_once() -> None:
     assert one.look() == []
 
 
-# The leader does not listen to a node that it takes for lost. What ended there before the command
-# was started again is no loss of what runs now.
+# The leader ignores a node that it considers lost. Ends before the restart of the command are no
+# loss of the new processes.
 def test_what_has_ended_before_a_node_came_back_is_not_heard() -> None:
     store = Store()
     one = node(store)
@@ -51,7 +51,7 @@ def test_what_has_ended_before_a_node_came_back_is_not_heard() -> None:
     assert one.look() == [("a/1/0", -15)]
 
 
-# It waits while a run loses others and takes them back, for days.
+# It waits while a run loses and regains others for days.
 def test_who_waits_to_be_taken_in_sees_any_number_of_epochs_pass() -> None:
     store, epochs = Store(), 3000
     for epoch in range(1, epochs + 1):

@@ -1,4 +1,5 @@
-"""A batch norm that a step calls twice plans under every strategy, and trains like PyTorch."""
+"""A batch norm called twice per step can be planned with every strategy, and trains like
+PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ networks: [{name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}]
 
 
 class Siamese(nn.Module):
-    """Two views of each row through one net, and a norm behind both."""
+    """Two views of each row through one net, and a norm after both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ def captured(keeps_statistics: bool) -> tuple[Siamese, tuple[Tensor, Tensor], me
 
 
 def check(keeps_statistics: bool, plan_of: Callable[[medley.Graph], medley.Plan]) -> None:
-    """Asserts that three steps are those of PyTorch."""
+    """Asserts that three steps equal those of PyTorch."""
     model, batch, graph = captured(keeps_statistics)
     model = copy.deepcopy(model)
     plan = plan_of(graph)
@@ -100,6 +101,6 @@ def test_every_cut_of_a_graph_that_keeps_the_statistics() -> None:
         try:
             check(True, lambda _, plan=plan: medley.Plan(json.dumps(plan)))  # type: ignore[misc]
             found += 1
-        except ValueError as error:  # nothing is left for a stage
+        except ValueError as error:  # no op is left for a stage
             assert "expected an op" in str(error)
     assert found > 40

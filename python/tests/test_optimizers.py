@@ -1,5 +1,5 @@
-"""Optimizers are those of PyTorch, or of the paper where it has none, on shards of any kind; groups
-of parameters have their own."""
+"""Optimizers equal those of PyTorch, or those of the paper, on any shards. Groups of parameters
+have their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medley import _testing
 
 ROWS = exactness.ROWS
 STEPS = 5
-# The gradient of a key bias is rounding, which what divides by its size makes a step of: no biases.
+# The gradient of a key bias is rounding, which these optimizers amplify: models without biases.
 MODELS = {"lion": "llama", "adafactor": "llama"}
 
 
@@ -113,15 +113,15 @@ CASES: dict[str, tuple[medley.optimizer.Optimizer, Theirs]] = {
 
 
 def named(model: nn.Module, takes: Callable[[str], bool]) -> list[nn.Parameter]:
-    """Returns the parameters whose names are taken."""
+    """Returns the parameters with matching names."""
     return [p for name, p in model.named_parameters() if takes(name)]
 
 
 def plan_of(
     kind: str, graph: medley.Graph, optimizer: medley.optimizer.Optimizer | None = None
 ) -> str:
-    """Returns a plan: ZeRO on two devices, parameters in shards, owners beside that, or one of
-    this number, drawn at random for an optimizer."""
+    """Returns a plan: ZeRO on two devices, parameters in shards, owners with shards, or the random
+    plan of this number for an optimizer."""
     stage: dict[str, Any] = {"mesh": {"devices": ["a/0/0", "a/1/0"]}}
     pipelines = [{"microbatches": [{"rows": ROWS, "lengths": [4, 2]}], "stages": [stage]}]
     plan = {
@@ -155,7 +155,7 @@ def muon_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(name: str, kinds: list[str]) -> None:
-    """Asserts that an optimizer is that of PyTorch under plans of these kinds."""
+    """Asserts that an optimizer equals that of PyTorch under plans of these kinds."""
     ours, theirs = CASES[name]
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[MODELS.get(name, "gpt")], ROWS)

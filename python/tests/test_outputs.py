@@ -1,4 +1,4 @@
-"""What a model returns beside the loss comes back from a step as one device would give it."""
+"""Other outputs of a model come back from a step as from one device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Classifier(nn.Module):
         self.last = nn.Linear(8, 5)
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
-        """Returns loss, accuracy, a count, a penalty, and what each row has."""
+        """Returns loss, accuracy, a count, a penalty, and results per row."""
         hidden = x
         for layer in self.layers:
             hidden = torch.tanh(layer(hidden))
@@ -158,7 +158,7 @@ def test_every_objective_returns_its_own() -> None:
 
 
 class Echo(nn.Module):
-    """Returns what both halves of it read, a constant, and its input."""
+    """Returns the values that both of its halves read, a constant, and its input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ KINDS = ("zero", "tensor", "owners", "1", "2")  # of plans
 
 
 def rmsprop(x: Tensor, grad: Tensor, square: Tensor, *, lr: Any, step: Any, alpha: float) -> Any:
-    """As torch.optim.RMSprop; changes its state in place."""
+    """Equals torch.optim.RMSprop. Changes its state in place."""
     square.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
     return x - lr * grad / (square.sqrt() + 1e-8), square
 
@@ -43,7 +43,7 @@ def nadam(
     beta1: float,
     beta2: float,
 ) -> Any:
-    """As torch.optim.NAdam; `product` is the product of the momenta less 1."""
+    """Equals torch.optim.NAdam. `product` is the product of the momenta less 1."""
     mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** ((step + k) * 0.004)) for k in (0, 1))
     product = (product + 1) * mu - 1
     average = torch.lerp(average, grad, 1 - beta1)
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[medley.optimizer.Optimizer, Theirs]] = {
 def check(
     ours: medley.optimizer.Optimizer, theirs: Theirs, kinds: list[str], limit: float = 1e-10
 ) -> None:
-    """Asserts that an optimizer is that of PyTorch under plans of these kinds."""
+    """Asserts that an optimizer equals that of PyTorch under plans of these kinds."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=theirs)
@@ -131,7 +131,7 @@ EIGHT_BITS = medley.AdamW8bit(lr=1e-3)
 
 
 def compare_eight_bits(kinds: list[str]) -> None:
-    """Asserts that moments in eight bits train as those of PyTorch do, within 1e-2."""
+    """Asserts that 8-bit moments train like those of PyTorch, within 1e-2."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=adamw)
@@ -181,7 +181,7 @@ def test_eight_bits_take_a_quarter_of_the_memory() -> None:
 
 
 def averaged(model: nn.Module, batch: Any, first: int | None = None) -> dict[str, Tensor]:
-    """Returns what swa_utils gives, of averages from the start or of the weights before a step."""
+    """Returns the result of swa_utils: averages from the start, or of the weights before a step."""
 
     model = copy.deepcopy(model)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))

@@ -1,5 +1,5 @@
-"""Texts that are packed into one row do not see one another, as in plain transformers: positions
-that start anew tell them apart where the batch has no mask."""
+"""Texts packed into one row do not attend to each other, as in plain transformers. Positions that
+restart separate them if the batch has no mask."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def language_model(fields: dict[str, Any]) -> nn.Module:
 
 
 def positions_of(lengths: list[int]) -> Tensor:
-    """Returns the positions of texts of these lengths, one behind the other, [TOKENS]."""
+    """Returns the positions of texts of these lengths in sequence, [TOKENS]."""
     return torch.cat([torch.arange(length) for length in lengths])
 
 
@@ -81,7 +81,7 @@ def packed(*lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": ids.clone(), "position_ids": torch.stack(rows)}
 
 
-# One text in each row comes last: the same graph gives what a plain causal mask does.
+# The last batch has one text per row: the same graph then equals a plain causal mask.
 BATCHES = [
     packed([5, 7]),
     packed([1, 2, 9], [12], [4, 4, 4], seed=1),
@@ -105,7 +105,7 @@ def test_packed_texts_train_under_any_plan(plan: str) -> None:
         plain_torch.check(language_model(MODELS["full and sliding"]), BATCHES, [plan])
 
 
-# A chunk starts with the row, not with a multiple of its length.
+# A chunk starts with the row, not at a multiple of its length.
 @pytest.mark.slow
 def test_one_text_may_start_at_any_position() -> None:
     batches = [packed([12]), packed([12], seed=1)]

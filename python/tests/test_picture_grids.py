@@ -1,4 +1,5 @@
-"""Pictures of any size: the replacements of a capture, beside the loops of Qwen2-VL, Qwen2.5-VL."""
+"""Images of any size: the replacements of a capture compared with the loops of Qwen2-VL,
+Qwen2.5-VL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pipelines train like one device: unlike meshes on both sides of a boundary, unequal shares, skip
-connections, tied weights, dropout, every schedule; written by hand and drawn at random."""
+"""Pipelines train like one device: different meshes on both sides of a boundary, unequal shares,
+skip connections, tied weights, dropout and every schedule, written by hand and drawn at random."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_pipeline_trains_like_one_device(name: str) -> None:
         exactness.check(model, batch, graph, plan, case.steps, clip=1.0, name=case.model)
 
 
-# Running statistics change once a step, dropout draws what it drew. Not bit by bit: what a product
-# of matrices rounds to depends on where its operands lie in memory.
+# Running statistics change once per step, and dropout repeats its draws. Results are not equal bit
+# by bit: the rounding of a matmul depends on the memory location of its operands.
 @pytest.mark.parametrize("name", ["mlp", "gpt-dropout", "resnet", "hf-mixtral"])
 @pytest.mark.parametrize("how", ["all", "blocks"])
 def test_recompute_changes_nothing(name: str, how: str) -> None:
@@ -156,7 +156,7 @@ def test_recompute_changes_nothing(name: str, how: str) -> None:
         exactness.compare(got, want, model=name)
 
 
-# Those whose rows do not meet.
+# Models without cross-sample dependence.
 RANDOM = [name for name in ZOO if name not in ("resnet", "vgg-bn", "hf-mixtral-balanced")]
 SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "2"))
 
@@ -241,7 +241,7 @@ def test_grids_train_like_one_device(name: str) -> None:
         exactness.check(model, batch, graph, json.dumps(plan), 2, clip=1.0, name=name)
 
 
-# In half the memory some stage computes again what it would have kept.
+# In half the memory some stage recomputes activations that it would otherwise keep.
 @pytest.mark.parametrize("name", ["gpt", "gpt-dropout", "llama"])
 def test_pipelines_planned_for_little_memory_recompute(name: str) -> None:
     with exactness.double_precision():

@@ -1,8 +1,6 @@
-"""Usual training loops of PyTorch and their ports give the same numbers under five plans.
-
-A script of tests/ports is a loop as people have it; the one beside it, with `_medley` behind its
-name, is its port. Both run in float64 and return what the loop prints.
-"""
+"""Usual training loops of PyTorch and their ports give the same values under five plans. A script
+of tests/ports is such a loop. The script with `_medley` after its name is its port. Both run in
+float64 and return the values that the loop prints."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ FOLDER = ROOT / "tests" / "ports"
 PORTED = sorted(path.stem.removesuffix("_medley") for path in FOLDER.glob("*_medley.py"))
 QUICK = ["adversarial", "image_classifier", "language_model", "recommender", "siamese"]
 STEPS = 4
-MOST_LINES = 6  # of an original that its port replaces
+MOST_LINES = 6  # replaced lines of an original
 CLUSTER = """
 format: medley-cluster
 version: 1
@@ -108,7 +106,7 @@ def _results(name: str) -> list[float]:
 
 
 def _once(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a port use what it has captured under an earlier plan."""
+    """Lets a port reuse the captures of an earlier plan."""
     capture, known, made = medley.capture, _captured.setdefault(port, []), []
 
     def captured(*args: Any, **kwargs: Any) -> medley.Graph:

@@ -1,4 +1,4 @@
-"""What `medley probe` makes of what it measures."""
+"""The cluster that `medley probe` writes from its measurements."""
 
 from __future__ import annotations
 

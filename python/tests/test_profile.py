@@ -1,4 +1,4 @@
-"""Profiles: what is measured, how often, and what of it a later run keeps."""
+"""Profiles: the measurements, their number, and their reuse by a later run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cluster() -> Cluster:
 
 
 def measure(graph: Graph, cluster: Cluster, path: Path, truth: Truth | None, **options: Any) -> Any:
-    """Profiles and returns the outcome and what is in the file."""
+    """Profiles. Returns the outcome and the content of the file."""
     wanted = wanted_ops([graph], cluster, global_batch=32, grid=truth is not None)
     profiler = Profiler(wanted, cluster, path, truth, **options)
     outcome = profiler.run(None, lambda what, done, of: None)
@@ -326,8 +326,8 @@ def test_an_output_that_cannot_be_written_is_found_at_once(
 def measure_together(
     files: tuple[str, str, str], tmp_path: Path, before: str = "", options: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Runs `medley profile` as two processes; returns what the first one prints as JSON. `before`:
-    Python that both run first."""
+    """Runs `medley profile` as two processes. Returns the JSON that the first one prints. `before`:
+    Python code that both run first."""
     graph, _, output = files
     (tmp_path / "two.yaml").write_text(ONE.replace("devices_per_node: 1", "devices_per_node: 2"))
     text = (tmp_path / "two.yaml").read_text()
@@ -376,7 +376,7 @@ def test_links_are_measured_between_devices_that_compute(
     assert plan.devices
 
 
-# Each process measures its share of the ops; the first one speaks for all.
+# Each process measures its share of the ops. The first one reports.
 @pytest.mark.slow
 def test_what_fails_on_another_process_is_said(files: tuple[str, str, str], tmp_path: Path) -> None:
     broken = "import os\nfrom medley import _runtime\nfrom medley.profiling import profiler\n"

@@ -1,4 +1,4 @@
-"""A capture proves itself: the graph runs beside the model, in plain PyTorch."""
+"""A capture verifies itself: the graph is compared with the model in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def unchecked_is_an_error() -> Iterator[None]:
 
 
 class Attending(nn.Module):
-    """Attention of rows with a mask. `mask` makes an additive one of what each row sees."""
+    """Attention of rows with a mask. `mask` makes an additive one from the visible keys of each
+    row."""
 
     def __init__(self, mask: Callable[[Tensor, Tensor], Tensor], values: int, p: float) -> None:
         super().__init__()
@@ -188,7 +189,7 @@ def test_check_takes_every_model_of_the_zoo(name: str) -> None:
     medley.capture(*ZOO[name](), check=True)
 
 
-# --- what is not checked, and what stays as it was ------------------------------------------------
+# --- skipped checks, and unchanged state ----------------------------------------------------------
 
 
 def test_check_says_that_a_model_without_values_is_not_checked() -> None:

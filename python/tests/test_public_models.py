@@ -1,4 +1,4 @@
-"""Public models, made tiny, beside PyTorch: a few here, nightly all of `benchmarks/zoo`."""
+"""Public models, made tiny, compared with PyTorch: a few here, nightly all of `benchmarks/zoo`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONCE_REFUSED = [
     Model("transformers", CAUSAL, "roformer", "RoFormerForCausalLM"),
     # Asserts that no length is too large.
     Model("transformers", CAUSAL, "xlm", "XLMWithLMHeadModel"),
-    # Asks a random number whether to leave a layer out, and never does.
+    # Draws a random value to decide whether to skip a layer, and never skips one.
     Model("peft", "peft", "llama", "LoHa"),
 ]
 OTHERS = [

@@ -34,7 +34,7 @@ SIZES: dict[str, Any] = {
 
 
 def quantize(model: nn.Module, **kind: Any) -> None:
-    """Makes the linear layers of a Llama's blocks those of bitsandbytes."""
+    """Converts the linear layers of a Llama's blocks to those of bitsandbytes."""
     for path, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear) or "layers." not in path:
             continue
@@ -52,8 +52,8 @@ def quantize(model: nn.Module, **kind: Any) -> None:
 
 
 def qlora(kind: str, batch: int = ROWS, **sizes: int) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns a tiny Llama of 4-bit weights with a LoRA, and a batch. `kind`: nf4, fp4, or nf4
-    with quantised absmax. `sizes`: others than SIZES."""
+    """Returns a tiny Llama of 4-bit weights with a LoRA, and a batch. `kind`: nf4, fp4, or nf4 with
+    quantised absmax. `sizes`: replace those of SIZES."""
     torch.manual_seed(0)
     base, example = hf.llama(batch=batch, **{**SIZES, **sizes})
     quantize(base, quant_type=kind[:3], compress_statistics=kind == "nf4 twice")
@@ -63,7 +63,8 @@ def qlora(kind: str, batch: int = ROWS, **sizes: int) -> tuple[nn.Module, dict[s
 
 @functools.cache
 def made(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the same each time: bitsandbytes quantises f32, not what exactness makes of it."""
+    """Returns the same model each time. bitsandbytes quantises its f32 weights before exactness
+    changes their dtype."""
     return qlora(kind)
 
 
@@ -88,7 +89,7 @@ OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("nf4", "fp4")]
 
 @pytest.mark.parametrize("kind", ["nf4 twice", *OTHERS])
 def test_qlora_trains_like_one_device(kind: str) -> None:
-    plain = dense(made(kind)[0])  # bitsandbytes knows no f64
+    plain = dense(made(kind)[0])  # bitsandbytes has no f64
     with exactness.double_precision():
         model, batch, graph = exactness.captured(MAKERS[kind], ROWS)
         want = exactness.train_eager(plain.double(), batch, STEPS, 1e-3, clip=1.0)
@@ -104,9 +105,9 @@ def test_qlora_trains_like_one_device(kind: str) -> None:
 
 
 def dense(model: nn.Module) -> nn.Module:
-    """Returns the model with frozen weights of what its bytes stand for: one block after the other,
-    across rows. bitsandbytes 0.50 makes the same of them, but for rows that are no multiple of a
-    block on processors with AVX-512: there it takes the scales of other blocks."""
+    """Returns the model with dequantised frozen weights: one block after the other, across rows.
+    bitsandbytes 0.50 does the same, except for rows that are no multiple of a block on CPUs with
+    AVX-512. There it uses the scales of other blocks."""
     model = copy.deepcopy(model)
     for path, module in list(model.named_modules()):
         if isinstance(module, bnb.nn.Linear4bit):
@@ -195,7 +196,7 @@ def test_weights_are_bytes_in_the_plan_and_are_not_kept_whole() -> None:
     assert f'parameter "{path}.weight"' in text
     uses = [line for line in text.splitlines() if "medley.dequantize_4bit" in line]
     layers = sum(type(module).__name__ == "Linear4bit" for module in model.modules())
-    # Once in forward, once more in backward but for what no gradient flows through.
+    # Once in forward, and again in backward if a gradient flows through.
     assert layers < len(uses) <= 2 * layers
 
 
@@ -221,7 +222,7 @@ def test_eight_bits_are_refused_by_a_sentence() -> None:
 
 
 class Loss(nn.Module):
-    """The mean square of what a model gives."""
+    """The mean square of a model's output."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

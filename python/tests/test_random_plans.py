@@ -34,7 +34,7 @@ def test_two_steps(name: str) -> None:
         exactness.compare(got, want, model=name)
 
 
-# Of these two steps on every run, fifty nightly.
+# Two steps of these models run always, fifty nightly.
 LONG = (*LARGE, *ALIKE, "bert", "vit", "hf-llama", "hf-vit")
 
 

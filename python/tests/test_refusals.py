@@ -1,4 +1,4 @@
-"""A refusal comes within seconds, in a few lines, and names the line of the model."""
+"""A refusal takes seconds, has a few lines, and names the line of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import refusals
 from module_table import TABLE
 from module_training import small_and_precise
 
-SECONDS = 20.0  # of this process
+SECONDS = 20.0  # in this process
 CHARACTERS = 600  # six lines
 LINE = re.compile(r"\.py:\d+")
 
@@ -42,7 +42,7 @@ def refusal(model: nn.Module, batch: Any) -> str:
 
 
 class Net(nn.Module):
-    """A layer, and what is done with its rows."""
+    """A layer, and a function of its rows."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()

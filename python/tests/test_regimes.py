@@ -1,8 +1,6 @@
-"""Synthesis finds the kind of parallelism that fits the machines, on captures of ordinary models,
-and beside each answer stands what was not chosen, priced by the same simulator.
-
-Parameters are captured without numbers (the meta device), so that sizes are what they are in use.
-"""
+"""Synthesis finds the parallelism that fits the machines, on captures of ordinary models. Each
+answer is compared with the alternatives, priced by the same simulator. Parameters are captured
+without values on the meta device, so sizes are realistic."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ from medley_extras.models import hf
 
 DATA_PARALLEL = ("data-parallel-even", "data-parallel-proportional")
 
-# Millions of parameters and a small vocabulary; a head that outweighs the rest; the convolutions of
-# a VGG cut short before its classifier; twelve experts.
+# Millions of parameters and a small vocabulary; a head larger than the rest; the convolutions of a
+# VGG without its classifier; twelve experts.
 MODELS: dict[str, functools.partial[Any]] = {
     "gpt": functools.partial(
         models.gpt, width=1024, heads=16, layers=2, positions=256, vocabulary=8192, tied=False
@@ -68,7 +66,8 @@ def _cluster(
     latency: str = "10 us",
     memory: str = "",
 ) -> Cluster:
-    """Nodes of one device each, of these kinds: "T4-16GB", or "0.5 T4-16GB" at half its speed."""
+    """Returns a cluster with nodes of one device each: "T4-16GB", or "0.5 T4-16GB" at half its
+    speed."""
     kinds: dict[str, str] = {}
     rows = []
     for i, (kind, count) in enumerate(nodes):
@@ -94,7 +93,7 @@ FAST = {"bandwidth": "300 GB/s", "latency": "3 us"}
 
 
 class Priced:
-    """A plan, and what the simulator makes of it."""
+    """A plan with its simulation."""
 
     def __init__(self, graph: medley.Graph, cluster: Cluster, text: str, profile: str = "") -> None:
         plan = _core.Plan(text)
@@ -107,8 +106,8 @@ class Priced:
         self.communications: list[str] = _core.communications(graph.core, plan, cluster)
 
     def of(self, field: str, name: str) -> str:
-        """Returns what the pattern that wins (docs/formats/plan.md) says of a parameter or op; "R"
-        if none does."""
+        """Returns the placement from the pattern that matches a parameter or op
+        (docs/formats/plan.md), or "R" without a match."""
         patterns = self.stage.get(field, {})
         fit = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
         order = [(pattern == name, len(pattern.replace("*", "")), pattern) for pattern in fit]
@@ -119,7 +118,7 @@ class Priced:
         return self.of("states", parameter)
 
     def sharded(self) -> set[str]:
-        """Returns the patterns of what is stored in shards between steps."""
+        """Returns the patterns of values stored in shards between steps."""
         both = {**self.stage.get("updates", {}), **self.stage.get("states", {})}
         return {name for name, state in both.items() if state.startswith("S")}
 
@@ -142,7 +141,7 @@ def _write(
     shares: Sequence[float] = (),
     lengths: Sequence[int] = (),
 ) -> Priced:
-    """Prices what a person would write."""
+    """Prices a hand-written plan."""
     devices = list(cluster.devices)
     microbatch: dict[str, Any] = {"rows": rows}
     if lengths:
@@ -165,7 +164,7 @@ MEGATRON = {
     "*.mlp.down.weight": "S(1, part)",
 }
 VOCABULARY = {"tokens.weight": "S(0, part)", "head.weight": "S(0, part)"}
-PAIRS = [  # what is cut by columns, then what is cut by rows
+PAIRS = [  # the matrix cut by columns, then the one cut by rows
     ("attention.qkv", "S(0.1, {})", "attention.out", "S(1.0, {})"),
     ("mlp.up", "S(0, {})", "mlp.down", "S(1, {})"),
 ]
@@ -216,7 +215,7 @@ def test_a_big_head_is_cut_by_the_vocabulary(links: str) -> None:
     assert found.state("head.weight") == f"S(0, {part})"
     assert found.of("ops", "/nll_loss_forward#0") == f"v {part}"
     assert found.of("ops", "/_log_softmax#0") == f"composite d1 {part}"
-    # Neither weight nor gradient travels; what does, is the softmax's sums over the vocabulary.
+    # Neither weight nor gradient is sent, only the softmax's sums over the vocabulary.
     assert not found.sends("head.weight")
     assert found.sends("all_reduce", "/_log_softmax#0")
     count = len(cluster.devices)
@@ -235,7 +234,7 @@ def _classifier_stays(found: Priced) -> None:
         assert not found.sends(f"gradients from accumulate/classifier.{layer}.")
 
 
-# 139 of VGG-19's million parameters; 98 % of a classifier of 10 classes is its first two layers.
+# 139 million parameters of VGG-19. With 10 classes 98 % of the classifier is its first two layers.
 def test_the_classifier_of_vgg_is_cut_on_a_thin_link() -> None:
     cluster = _cluster([("A100-40GB", 1), ("T4-16GB", 3)])
     rows = 64
@@ -250,8 +249,8 @@ def test_the_classifier_of_vgg_is_cut_on_a_thin_link() -> None:
         assert found.step < 0.1 * _find("vgg19", cluster, rows, strategy).step
 
 
-# Where there are more rows than it is worth to send back and forth, what the weights' gradient is
-# the product of is sent instead (sufficient factors), and every device makes all of it.
+# With many rows the factors of the weights' gradient are sent instead (sufficient factors), and
+# every device computes the whole gradient.
 @pytest.mark.parametrize("rows", [32, 256])
 def test_factors_of_the_gradient_travel_instead_of_it(rows: int) -> None:
     cluster = _cluster([("V100-16GB", 2)])
@@ -262,8 +261,8 @@ def test_factors_of_the_gradient_travel_instead_of_it(rows: int) -> None:
         assert found.state("classifier.3.weight") == "S(1, even)"
     else:
         assert found.state("classifier.0.weight") == "R"
-        assert found.of("ops", "classifier.0/~mm#1") == "replicate"  # of the weight
-        assert found.of("ops", "classifier.0/~mm#0") == "m rows"  # of the features
+        assert found.of("ops", "classifier.0/~mm#1") == "replicate"  # gradient of the weight
+        assert found.of("ops", "classifier.0/~mm#0") == "m rows"  # gradient of the features
     factors = {f"classifier.{layer}/~mm#1": "replicate" for layer in (0, 3, 6)}
     by_hand = _write("vgg", cluster, rows, {"ops": factors}, lengths=[rows // 2] * 2)
     _classifier_stays(by_hand)
@@ -353,8 +352,7 @@ def test_states_are_sharded_under_memory_pressure_only() -> None:
         assert found.step < other.step
 
 
-# A gradient that waits whole for the update is summed over devices once a step; in shards, once for
-# each micro-batch. So this, too, is for memory only.
+# A whole gradient is summed over devices once per step; in shards, once per micro-batch. Shards only save memory.
 def test_gradients_wait_in_shards_under_memory_pressure_only() -> None:
     graph = _graph("gpt")
 
@@ -368,7 +366,7 @@ def test_gradients_wait_in_shards_under_memory_pressure_only() -> None:
     assert not free.of("ops", weight).startswith("d")
     assert tight.of("ops", weight) == "d0 even"
     assert tight.peak <= 500 * 2**20 < free.peak
-    # Once for each micro-batch, from the product that makes it; not from the sum.
+    # Once per micro-batch, from the matmul that makes it; not from the sum.
     assert not tight.sends("reduce_scatter", weight)
     assert tight.sends("reduce_scatter", "blocks.0.mlp.up/~")
 
@@ -383,7 +381,7 @@ def test_where_data_parallelism_has_no_room_shards_have() -> None:
     assert found.sharded()
 
 
-# Of all that was tried, the plan that lacks least is the one to complain about.
+# The error reports the attempted plan that lacks the least memory.
 def test_what_is_said_to_be_lacking_is_enough() -> None:
     def cluster(mebibytes: int) -> Cluster:
         return _cluster([("A100-40GB", 4)], **FAST, memory=f"{mebibytes} MiB")
@@ -394,7 +392,7 @@ def test_what_is_said_to_be_lacking_is_enough() -> None:
     assert lacking is not None
     enough = 180 + math.ceil(float(lacking[1]))
     assert _find("gpt", cluster(enough), 16).peak <= enough * 2**20
-    assert enough < 220  # and not what data parallelism lacks
+    assert enough < 220  # not the amount that data parallelism lacks
 
 
 SMALL: dict[str, functools.partial[Any]] = {
@@ -437,8 +435,8 @@ def _never_worse(graph: medley.Graph, cluster: Cluster, rows: int, profile: Path
         assert found <= step(strategy), strategy
 
 
-# The encoder, the decoder and the head read one table of 32,128 words: what the ends of a chain
-# share is not all that crosses the thin link once a step.
+# Encoder, decoder and head read one table of 32,128 words: the low-bandwidth link carries more per
+# step than the state shared by the ends of a chain.
 @pytest.mark.slow
 def test_a_pipeline_pays_for_weights_that_three_places_share() -> None:
     with torch.device("meta"):

@@ -1,5 +1,5 @@
 """Copies of a parameter stay equal: bit by bit on the devices of a stage, up to rounding in two
-stages that read it. Where they drift apart no loss says so for a long time."""
+stages that read it. A loss shows their drift only after a long time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 3
 
 
 def copies(trainer: medley.Trainer, name: str) -> list[list[torch.Tensor]]:
-    """Returns by stage what every device has of a parameter that is whole on all that hold it."""
+    """Returns the copies of a whole parameter on every device, by stage."""
     run: Any = trainer.engine.run
     found, device = [], 0
     for shape in trainer.plan.mesh_shapes:
@@ -34,7 +34,7 @@ def copies(trainer: medley.Trainer, name: str) -> list[list[torch.Tensor]]:
 
 
 def check(model: Any, batch: Any, graph: medley.Graph, text: str) -> int:
-    """Trains and compares; returns how many copies there were beyond the first ones."""
+    """Trains and compares. Returns the number of copies beyond the first ones."""
     plan = medley.plan(graph, cluster(), plan=medley.Plan.from_dict(json.loads(text)))
     trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=1e-2, max_norm=1.0), local=True)
     for _ in range(STEPS):

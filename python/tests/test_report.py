@@ -49,12 +49,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 @dataclasses.dataclass
 class Files:
-    """What a report is made of."""
+    """The input files of a report."""
 
     graph: str
     cluster: str
     plan: str
-    trace: str  # of a run of the plan, emulated
+    trace: str  # trace of an emulated run of the plan
     folder: Path
 
 
@@ -88,7 +88,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Page(HTMLParser):
-    """The figures of a page by section, and what it refers to."""
+    """The figures of a page by section, and its references."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def report(
 
 
 def unit(figure: dict[str, Any], axis: str = "xaxis") -> float:
-    """Returns what one on an axis is."""
+    """Returns the size of one unit on an axis."""
     return UNITS[figure["layout"][axis]["title"]["text"].rpartition("[")[2].rstrip("]")]
 
 
@@ -215,7 +215,7 @@ def test_strategies_are_those_of_compare(run: Run, files: Files) -> None:
     }
 
 
-# The emulation does to the nanosecond what the simulator says.
+# The emulation equals the simulator to the nanosecond.
 def test_measured_stands_beside_predicted(run: Run, files: Files) -> None:
     page = report(run, files, "--trace", files.trace)
     predicted, measured = page.figures["timeline"], page.figures["measured_timeline"]
@@ -228,7 +228,7 @@ def test_measured_stands_beside_predicted(run: Run, files: Files) -> None:
     ]
 
 
-# A run that took twice as long is one of +100 %, whatever its clock says at the start.
+# A run of twice the time is reported as +100 %, for every start of its clock.
 def test_measured_that_took_longer_is_said(run: Run, files: Files) -> None:
     entries = json.loads(Path(files.trace).read_text())
     for entry in entries["traceEvents"]:
@@ -261,7 +261,7 @@ def test_page_is_one_file_with_valid_figures(run: Run, files: Files) -> None:
     assert page.references == []
     assert len(page.figures) == 9
     for figure in page.figures.values():
-        graph_objects.Figure(figure)  # raises on what plotly.js would ignore
+        graph_objects.Figure(figure)  # raises for fields that plotly.js would ignore
 
 
 def test_names_are_not_read_as_html(run: Run, files: Files) -> None:
@@ -498,7 +498,7 @@ def test_several_pipelines_stand_beside_each_other(run: Run, files: Files) -> No
     assert len(page.figures["timeline"]["layout"]["shapes"]) == 1
 
 
-# The decisions of a plan, who is left out, and what to do next.
+# The decisions of a plan, the unused devices, and advice.
 def test_page_says_what_is_sharded_and_who_is_left_out(run: Run, files: Files) -> None:
     plan = {
         "format": "medley-plan",
@@ -523,7 +523,7 @@ def test_page_says_what_is_sharded_and_who_is_left_out(run: Run, files: Files) -
     assert "slow/0/1" in page.text["stages"]
     assert "tokens.weight S(0, even) dim 0 sharded evenly" in page.text["sharded"]
     assert "medley profile" in page.text["next"]
-    assert "in_flight" not in page.figures  # of one micro-batch there is nothing to see
+    assert "in_flight" not in page.figures  # a single micro-batch has no figure
 
 
 def test_explanation_is_html_in_a_notebook(files: Files) -> None:
@@ -531,7 +531,7 @@ def test_explanation_is_html_in_a_notebook(files: Files) -> None:
     plan = medley.plan(medley.capture(model, batch), files.cluster, plan=files.plan)
     text = plan.explain()
     assert text.startswith("data-parallel-proportional: 12 rows a step")
-    assert text._repr_html_() == f"<pre>{text}</pre>"  # nothing in it has to be escaped
+    assert text._repr_html_() == f"<pre>{text}</pre>"  # contains no character to escape
     assert Explanation("<a>")._repr_html_() == "<pre>&lt;a&gt;</pre>"
 
 

@@ -105,7 +105,7 @@ PLANS: dict[str, Callable[[medley.Graph], str]] = {
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """Unlike Adam it leaves a gradient of rounding, as of a key's bias, as small as it is."""
+    """Unlike Adam it keeps a gradient of rounding, as of a key's bias, small."""
     return torch.optim.SGD(model.parameters(), lr=RATE)
 
 

@@ -1,4 +1,4 @@
-"""scripts/run_tests.py: seconds are kept, and a run that takes too long says so."""
+"""scripts/run_tests.py: it stores times, and reports a run that takes too long."""
 
 import json
 import sys
@@ -67,14 +67,14 @@ def test_cases_that_took_longest_are_named(logs: Path) -> None:
     assert run_tests.longest_cases()[0].split() == ["31.5", "s", "python:", "a.slow"]
 
 
-# Modules of SANITIZED are not built and run twice; nothing is left out.
+# Modules of SANITIZED are built and run once. All are tested.
 def test_every_module_is_tested_once() -> None:
     plain, sanitized = run_tests.plain_modules(False), run_tests.sanitized_modules(False)
     assert sorted(plain + sanitized) == run_tests.modules_with_tests()
     assert run_tests.plain_modules(True) == run_tests.modules_with_tests()
 
 
-# Both at once: a core that idles at the end of one compiles the other.
+# Both run in parallel: a core that idles at the end of one compiles the other.
 def test_all_presets_are_built_and_the_one_that_cannot_be_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

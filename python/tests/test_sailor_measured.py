@@ -18,7 +18,7 @@ from sailor_runs import read_runs  # noqa: E402
 
 
 class OwnSimulator(Simulator):
-    """Asks the core of this process."""
+    """Runs the core in this process."""
 
     def simulate(self, table: dict[str, Any], cluster: Path, plan: Path) -> Any:
         place = self.folder / "table.json"

@@ -1,4 +1,4 @@
-"""Processes that read the same rows have to have read the same: shuffled alike, masked alike."""
+"""Processes that read the same rows must read identical data: the same shuffle, the same masks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`save_adapter` writes the tensors and the config of peft's `save_pretrained`, whatever the kind
-of adapter."""
+"""`save_adapter` writes the tensors and the config of peft's `save_pretrained`, for every type of
+adapter."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def base(seed: int, folder: pathlib.Path | None = None, **fields: Any) -> nn.Module:
-    """Returns a model whose first weights are the same for all seeds, those of two added words are
-    not. `folder` gets the model before these."""
+    """Returns a model whose first weights are the same for all seeds, except those of two added
+    words. `folder` receives the model before the addition."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=WORDS,
@@ -98,7 +98,7 @@ def base(seed: int, folder: pathlib.Path | None = None, **fields: Any) -> nn.Mod
 
 
 def config_of(folder: pathlib.Path) -> Any:
-    """Returns what peft reads of an adapter beside its tensors; peft writes sets in any order."""
+    """Returns the config of an adapter as peft reads it, with sets sorted."""
     found = json.loads((folder / "adapter_config.json").read_text())
     return {k: sorted(v) if isinstance(v, list) else v for k, v in found.items()}
 

@@ -1,4 +1,4 @@
-"""How often copies are made of what one failure would take."""
+"""The interval of state replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medley.run.second_homes import Pace
 
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
-    """Of a run whose steps take 1 s, but 3 s the first after copies."""
+    """Returns the pace of a run with steps of 1 s, and of 3 s after copies."""
     clock = itertools.accumulate([0.0, 3.0, *[1.0] * 20])
     monkeypatch.setattr(second_homes.time, "monotonic", lambda: next(clock))
     pace = Pace(0)
@@ -32,6 +32,6 @@ def test_the_first_steps_of_an_epoch_are_slow_for_other_reasons(pace: Pace) -> N
 
 def test_copies_are_made_so_often_that_they_cost_two_percent() -> None:
     assert Pace(0).steps(2.5, 1.0) == 125
-    assert Pace(0).steps(2.5, 0.0) == 2  # nothing is known of steps
+    assert Pace(0).steps(2.5, 0.0) == 2  # steps are unknown
     assert Pace(0).steps(0.001, 1.0) == 2  # a step without copies is needed to compare with
     assert Pace(7).steps(2.5, 1.0) == 7

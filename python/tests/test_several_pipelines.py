@@ -1,5 +1,5 @@
-"""Pipelines that are not alike train like one device: cuts, meshes, rows, micro-batches, schedules
-and what is computed again differ, written by hand and drawn at random."""
+"""Heterogeneous pipelines train like one device: they differ in cuts, meshes, rows, micro-batches,
+schedules and recomputation, written by hand and drawn at random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medley import _testing
 ROWS = exactness.ROWS
 SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "2"))
 
-# Those whose rows do not meet, and whose forward phase changes no buffer.
+# Models without cross-sample dependence, and without buffers changed in forward.
 RANDOM = [name for name in ZOO if name not in ("resnet", "vgg-bn", "hf-mixtral-balanced")]
 
 
@@ -44,8 +44,8 @@ def test_random_pipelines_train_like_one_device(name: str) -> None:
     train_random(name, range(1, 1 + SEEDS), 2, LEARNING_RATE)  # the second has owners
 
 
-# At a rate at which fifty steps on one batch do not come near a minimum: there a gradient is the
-# difference of numbers much larger than itself, and so is its rounding.
+# The learning rate keeps fifty steps on one batch away from a minimum: there a gradient is a
+# difference of much larger values, with their rounding.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_pipelines_train_fifty_steps_like_one_device(name: str) -> None:
@@ -53,8 +53,8 @@ def test_random_pipelines_train_fifty_steps_like_one_device(name: str) -> None:
 
 
 def plan_with_owners(graph: medley.Graph, shares: list[float]) -> dict[str, Any]:
-    """Returns two pipelines of a model with tied ends: two stages, the first of which divides
-    weights over two devices, and one stage that divides them over three."""
+    """Returns two pipelines of a model with tied ends. One has two stages, the first of which
+    shards weights over two devices. The other has one stage that shards them over three."""
     up = {"*.weight": "S(0, even)"}
     return {
         "format": "medley-plan",

@@ -1,5 +1,5 @@
-"""State that forward writes around autograd's back is refused, with the line and what to write in
-its place: no step would do it."""
+"""State that forward writes outside of autograd is refused, with its line and a replacement: no
+step would update it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change = Callable[[Any, Tensor], Any]
 
 
 class Student(nn.Module):
-    """A layer beside a frozen one, and a buffer."""
+    """A layer, a frozen one, and a buffer."""
 
     def __init__(self, change: Change) -> None:
         super().__init__()
@@ -125,13 +125,13 @@ def test_a_gradient_that_forward_sets_is_refused() -> None:
         medley.capture(Student(change), torch.randn(6, 4))
 
 
-# What the sentence advises.
+# The replacement in the error message.
 def test_what_forward_copies_to_trains_exactly() -> None:
     def change(m: Any, x: Tensor) -> None:
         m.scale.copy_(0.9 * m.scale + 0.1 * m.student.weight.detach().mean(0))
         m.other.data.mul_(0.5).add_(0.1)
         m.teacher.load_state_dict(m.student.state_dict())
-        m.last.copy_(m.student.bias)  # no gradient comes from what the next step reads
+        m.last.copy_(m.student.bias)  # the values for the next step have no gradient
 
     with exactness.double_precision():
         batches = [torch.randn(plain_torch.ROWS, 4) for _ in range(3)]

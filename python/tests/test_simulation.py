@@ -1,6 +1,5 @@
-"""What is simulated is what the emulation does: step, waiting and memory, to the nanosecond and the
-byte.
-"""
+"""The simulation equals the emulation: step, idle time and memory, to the nanosecond and the
+byte."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FREE = {
 
 
 def costs(folder: Path, **figures: object) -> Costs:
-    """Returns costs of nothing but what is said."""
+    """Returns costs with only these figures."""
     path = folder / "costs.json"
     values = {**FREE, **figures}
     entries = {name: {"value": value, "source": "assumed: here"} for name, value in values.items()}
@@ -41,7 +41,8 @@ def costs(folder: Path, **figures: object) -> Costs:
 
 
 def ten_each(nodes: frozenset[str]) -> Plan:
-    """Ten rows a second for each node, two at least; every node holds half of the state."""
+    """Returns a plan of ten rows per second per node, with two nodes at least. Every node stores
+    half of the state."""
     return Plan(10.0 * len(nodes), len(nodes) / 2) if len(nodes) > 1 else Plan(0.0)
 
 
@@ -103,7 +104,7 @@ def test_whoever_pays_nothing_is_the_oracle(tmp_path: Path) -> None:
     assert replay(CHANGES, ten_each, costs(tmp_path), 1e9, END) == Outcome(BEST, 0.0, 3, 0)
 
 
-# Begins 6 s late, stands still for 6 s at the join and, at 190 s, for 4 + 20 + 7 s.
+# Starts 6 s late, is idle for 6 s at the join and, at 190 s, for 4 + 20 + 7 s.
 def test_each_figure_is_paid_where_it_belongs(tmp_path: Path) -> None:
     rule = costs(
         tmp_path,
@@ -132,7 +133,7 @@ def test_state_is_moved_at_the_rate_of_nodes_and_of_storage(tmp_path: Path) -> N
     assert replay(changes, ten_each, shared, 1e9, 20_000.0).stopped_seconds == pytest.approx(1000.0)
 
 
-# What moves is asked of the plans: of those trained with, and who is left of them.
+# The moved state follows from the plans: those of training, and those of the remaining nodes.
 def test_a_rule_may_move_what_plans_say_and_repeat_a_step(tmp_path: Path) -> None:
     asked = []
 
@@ -152,7 +153,7 @@ def test_a_rule_may_move_what_plans_say_and_repeat_a_step(tmp_path: Path) -> Non
         node_rate=1e6,
     )
     found = replay(CHANGES, planner, rule, 1e6, END, mover)
-    # At first nobody has anything: two nodes read 1 MB.
+    # At first no node has state: two nodes read 1 MB.
     assert asked == [(2, 2, 3), (3, 2, 2)]
     assert found.stopped_seconds == pytest.approx(1.0 + 3.5 + 3.5)
     assert found.rows == pytest.approx(99 * 20 + 96.5 * 30 - 4 * 30 + 96.5 * 20)
@@ -170,7 +171,7 @@ def test_a_loss_undoes_some_training_and_never_more_than_there_is(tmp_path: Path
     assert found.rows == pytest.approx(95 * 40 + 8 * 20)
 
 
-# The second loss, at 103 s, is in the wait of the first and adds nothing; that at 112 s is not.
+# The second loss, at 103 s, is within the wait of the first and adds nothing; that at 112 s is not.
 def test_a_loss_in_a_recovery_begins_it_again_once_something_was_started(tmp_path: Path) -> None:
     nodes = tuple(f"p/{i}" for i in range(5))
     rule = costs(tmp_path, wait_seconds=10, start_after_loss_seconds=5)
@@ -224,7 +225,7 @@ def test_copies_are_the_devices_of_a_stage() -> None:
     assert planned.copies(plan) == 3.0
 
 
-# Plans of a small graph: a second device of the kind makes it faster; what is known is not planned.
+# Plans of a small graph: a second device of the type makes it faster. Known plans are reused.
 def test_plans_are_made_for_who_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, cluster = ROOT / "tests" / "data" / "mlp.graph", tmp_path / "cluster.yaml"
     cluster.write_text(
@@ -252,7 +253,7 @@ def test_plans_are_made_for_who_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(planned._core, "plan", None)
     again = planned.Planned(graph, cluster, 65536, "data-parallel-even", cache)
     assert again(frozenset({"p/0"})) == one
-    # Who joins gets all of the state; who is left has it.
+    # New nodes receive all of the state. Remaining nodes have it.
     first, second = frozenset({"p/0"}), frozenset({"p/1"})
     assert again.moved(first, first, first | second) > 0
     assert again.moved(first | second, second, second) == 0

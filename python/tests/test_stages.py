@@ -1,4 +1,4 @@
-"""The stages of a graph, run one after the other, compute what the whole graph computes."""
+"""The stages of a graph, run in sequence, compute the result of the whole graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def captured(name: str) -> tuple[_core.Graph, dict[str, Tensor], dict[str, Tenso
     """Returns a graph of the zoo in float64 after the passes, the model's state, and a batch."""
     torch.manual_seed(0)
     model, batch = ZOO[name]()
-    # What a second batch size gives is what test_capture.py looks at.
+    # test_capture.py tests the second batch size.
     text = capture_text(model, batch, name, check=False).replace("f32", "f64")
     model = model.double()
     state = {k: t.detach() for k, t in (*model.named_parameters(), *model.named_buffers())}
@@ -33,7 +33,7 @@ def captured(name: str) -> tuple[_core.Graph, dict[str, Tensor], dict[str, Tenso
 
 
 class Stage:
-    """A stage's graph, one phase at a time. What it sends is left in `mail`."""
+    """A stage's graph, one phase at a time. Its sends are put into `mail`."""
 
     def __init__(self, graph: _core.Graph) -> None:
         self.lines = graph.text().splitlines()
@@ -104,11 +104,11 @@ def test_every_op_may_be_a_stage(name: str) -> None:
     assert_stages_are_the_whole(name, list(range(1, n)))
 
 
-# By structure alone. The two layers of qwen3-moe and of moe are unlike.
+# Only by structure. The two layers of qwen3-moe and of moe differ.
 BLOCKS = {"gpt": 1, "gpt-dropout": 1, "llama": 1, "bert": 1, "vit": 1, "hf-gpt2": 1, "hf-llama": 1}
 BLOCKS |= {"hf-bert": 1, "hf-vit": 1, "hf-mixtral": 1, "hf-mixtral-balanced": 1, "hf-t5": 2}
-# Blocks of which one computes more on the way back: T5's last of the decoder begins the sum of the
-# encoder's gradients, ViT's first takes the gradient of the class token from that of the patches.
+# Blocks with an additional op in backward: T5's last decoder block begins the sum of the encoder's
+# gradients, ViT's first takes the class token's gradient from that of the patches.
 UNLIKE = {("hf-t5", 1), ("vit", 0), ("hf-vit", 0)}
 
 

@@ -16,8 +16,8 @@ import medley
 from medley.cluster import parse_cluster
 
 ROWS = exactness.ROWS
-# Four devices, one twice as fast. What a device computes and what a link carries in the same time
-# decides the plan: from "share nothing but rows" to "cut everything".
+# Four devices, one twice as fast. The ratio of compute speed to link speed decides the plan: from
+# "share only rows" to "cut everything".
 CLUSTER = """
 format: medley-cluster
 version: 1
@@ -102,5 +102,5 @@ def test_fifty_steps() -> None:
 
 
 def test_more_than_rows_is_divided() -> None:
-    """Where links are as good as free, six rows leave a lot to be gained by cutting the rest."""
+    """With nearly free links, six rows leave much to gain by cutting other dims."""
     assert _cuts(_train("bert", "fast links", 2))

@@ -21,7 +21,7 @@ def policies() -> dict[int, int]:
     return {int(each): os.sched_getscheduler(int(each)) for each in os.listdir("/proc/self/task")}
 
 
-# One that interrupts whoever sends asks for the lock that the sender has until its slice ends.
+# A thread that interrupts the sender spins on the sender's lock until its slice ends.
 def test_threads_of_gloo_interrupt_nobody() -> None:
     before = policies()
     group = EpochGroup(HashStore(), "epoch", 0, 1, "lo", 10.0)

@@ -54,8 +54,7 @@ def parameters_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check(name: str, kind: str, path: Any) -> None:
-    """Asserts that training goes on from PyTorch's state and back, and that nothing of it is lost
-    on the way."""
+    """Asserts that training resumes from PyTorch's state and back without a loss of state."""
     ours, optimizer_of = CASES[name]
     with by_step.exactness.double_precision():
         model, batch, graph = by_step.made()

@@ -1,4 +1,4 @@
-"""`scripts/setup.sh` installs a wheel with kernels for the cards that nvidia-smi names."""
+"""`scripts/setup.sh` installs a wheel with kernels for the GPUs listed by nvidia-smi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = "torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu\
 def chosen(
     folder: Path, cards: list[str] | None, machine: str = "x86_64", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the script beside an nvidia-smi that knows these cards: "name, capability, driver"."""
+    """Runs the script with an nvidia-smi that lists these GPUs: "name, capability, driver"."""
     fake = folder / "bin"
     fake.mkdir(exist_ok=True)
     if cards is not None:
@@ -90,7 +90,7 @@ def test_the_environment_decides(tmp_path: Path) -> None:
 
 
 def test_other_machines_have_other_kernels(tmp_path: Path) -> None:
-    """The ARM wheels have none for Turing and Ampere's small cards of PCs."""
+    """The ARM wheels have no kernels for Turing and Ampere's small GPUs of PCs."""
     assert chosen(tmp_path, ["NVIDIA GH200 480GB, 9.0, 580.1"], "aarch64").stdout == PYPI
     done = chosen(tmp_path, ["Tesla T4, 7.5, 580.1"], "aarch64")
     assert done.stderr == (

@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def medley(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Command:
-    """Runs a command line; returns exit code, output and errors."""
+    """Returns a function that runs a command line and returns exit code, output and errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["medley", *arguments])
@@ -109,7 +109,7 @@ def losses(output: Path) -> list[float]:
     return [line["loss"] for line in metrics(output) if "loss" in line]
 
 
-# Whoever gives a cluster of two devices is told that one of them has nothing to do.
+# A cluster of two devices gives a message that one of them is unused.
 def test_says_what_the_plan_uses_and_leaves_out(medley: Command, folder: Path) -> None:
     stage = {"mesh": {"devices": ["fast/0/0"]}}
     pipeline = {"microbatches": [{"rows": 8}], "stages": [stage]}
@@ -122,7 +122,7 @@ def test_says_what_the_plan_uses_and_leaves_out(medley: Command, folder: Path) -
     assert "\nNot used: slow/0/0.\n" in out
     code, out, err = medley(*TEXT, *given, "-o", "json", "--json")
     assert code == 0, err
-    assert set(json.loads(out)) >= {"step", "loss"}  # nothing but JSON
+    assert set(json.loads(out)) >= {"step", "loss"}  # only JSON
 
 
 @pytest.mark.parametrize("command", [TEXT, IMAGES], ids=["text", "images"])
@@ -154,7 +154,7 @@ def test_what_is_saved_has_the_held_out_loss(medley: Command, folder: Path) -> N
     state = json.loads(out)
     text = read_text_folder(folder / "text", 16, shifted=True)
     kept = -(-len(text) // 5)
-    assert state["step"] == (len(text) - kept) // 8  # an epoch: what fills a global batch
+    assert state["step"] == (len(text) - kept) // 8  # an epoch: the rows that fill global batches
     model, _ = gpt(vocabulary=128, positions=16, width=32, layers=1)
     safetensors.torch.load_model(model, folder / "out" / "model.safetensors")
     inputs, labels = text.rows(list(range(len(text) - kept, len(text))))
@@ -201,8 +201,8 @@ def test_a_signal_saves_what_there_is_and_resume_goes_on(
     assert (code, err) == (0, "medley: going on from out/step-00000003\n")
 
 
-# Also where the epoch ends, and under another plan; what was done after the checkpoint is done
-# again, and stands once in the metrics.
+# Also at the end of an epoch, and under another plan. Steps after the checkpoint are repeated, and
+# occur once in the metrics.
 def test_resumed_is_as_if_nobody_had_stopped(medley: Command, folder: Path) -> None:
     more = ("--log-every", "1", "--evaluate-every", "4", "--held-out", "0.7")
     assert medley(*TEXT, *more, "--steps", "12", "-o", "whole")[0] == 0
@@ -281,7 +281,7 @@ def test_a_wrong_folder_of_data_is_said_before_the_output(medley: Command, folde
     assert err == "--data: nowhere: expected a folder\n"
 
 
-# What fails at the end, when all is computed, is said at the start.
+# A failure at the end of training is reported at the start.
 def test_an_output_that_cannot_be_written_is_said_before_training(
     medley: Command, folder: Path
 ) -> None:

@@ -1,4 +1,5 @@
-"""A plan trains like one device: the trainer against plain PyTorch, devices as threads."""
+"""A plan trains like one device: the trainer compared with plain PyTorch, with devices as
+threads."""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ class Eager:
 
 
 _made_of: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-_graphs: dict[tuple[str, str], medley.Graph] = {}  # by what they are made of, and types
+_graphs: dict[tuple[str, str], medley.Graph] = {}  # by model and types
 
 
 def small_gpt(**overrides: Any) -> nn.Module:
@@ -155,7 +156,7 @@ def test_a_trainer_ends_when_nobody_has_it() -> None:
     trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
     trainer.step(tokens(0))
     gone = weakref.ref(trainer)
-    gc.disable()  # what has itself waits for it
+    gc.disable()  # keeps reference cycles
     try:
         del trainer
         assert gone() is None
@@ -167,8 +168,8 @@ def test_a_trainer_ends_when_nobody_has_it() -> None:
     ("microbatches", "steps"),
     [
         ([[7, 1]], 20),
-        ([[3, 1], [2, 2]], 10),  # of equal size, unlike shares
-        ([[5, 0], [0, 1], [1, 1]], 10),  # of unlike size, one device absent in two of them
+        ([[3, 1], [2, 2]], 10),  # equal sizes, different shares
+        ([[5, 0], [0, 1], [1, 1]], 10),  # different sizes, one device absent in two of them
         ([[4, 0, 3, 1]], 10),
     ],
     ids=str,
@@ -330,8 +331,8 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
     assert memory["fast/0/0"]["peak"] > memory["slow/0/0"]["peak"]
 
 
-# A notebook goes on behind Ctrl-C. If what a step has done were not counted as one, the next one
-# would have the same number.
+# A notebook continues after Ctrl-C. Without counting an interrupted step, the next one would have
+# the same number.
 @pytest.mark.parametrize("rows", [[8], [7, 1]])
 def test_ctrl_c_comes_behind_the_step_at_hand(
     rows: list[int], monkeypatch: pytest.MonkeyPatch
@@ -352,7 +353,7 @@ def test_ctrl_c_comes_behind_the_step_at_hand(
     trainer = trainer_of(small_gpt(), tokens(0), [rows])
     trainer.step(tokens(0))
     due.append(True)
-    # A shell lets what it starts in the background ignore it.
+    # A shell lets background processes ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -368,7 +369,7 @@ def test_ctrl_c_comes_behind_the_step_at_hand(
     assert worst(trainer.parameters(), other.parameters()) == 0
 
 
-# --- what users get wrong ---
+# --- mistakes of users ---
 
 
 @pytest.mark.parametrize(
@@ -536,8 +537,8 @@ def test_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
         by_rank.append(list(medley.BatchSampler(plan, data)))
     assert by_rank[0] == [[0, 1, 2, 4, 5], [8, 9, 10, 12, 13]]
     assert by_rank[1] == [[3, 6, 7], [11, 14, 15]]
-    assert by_rank[2] == [[0], [8]]  # it has none: Trainer ignores what it gets
-    unknown = medley.Plan(plan.text)  # whose rows only graph and cluster would tell
+    assert by_rank[2] == [[0], [8]]  # it has none: Trainer ignores its row
+    unknown = medley.Plan(plan.text)  # its rows require graph and cluster
     assert list(medley.BatchSampler(unknown, data)) == [list(range(8)), list(range(8, 16))]
     shuffled = medley.BatchSampler(plan, data, shuffle=True, seed=1)
     first = list(shuffled)
@@ -547,7 +548,7 @@ def test_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
         medley.BatchSampler(plan, range(7))
 
 
-# Between the first and the last stage nobody reads the batch.
+# Stages between the first and the last do not read the batch.
 def test_batch_sampler_of_a_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = captured(small_gpt(), tokens(0))
     forward = [name for name in graph.core.stable_names() if "~" not in name]

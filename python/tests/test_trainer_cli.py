@@ -1,4 +1,4 @@
-"""The command line of Python: what it prints, what it refuses, and its exit codes."""
+"""The command line of Python: its output, its refusals, and its exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = {
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
 ) -> tuple[int, str, str]:
-    """Runs a command line; returns exit code, output and errors."""
+    """Runs a command line. Returns exit code, output and errors."""
     monkeypatch.setattr(sys, "argv", ["medley", *arguments])
     code = cli.main()
     found = capsys.readouterr()
@@ -42,7 +42,7 @@ def run(
 
 @pytest.fixture
 def medley(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line; returns exit code, output and errors."""
+    """Returns a function that runs a command line and returns exit code, output and errors."""
     return lambda *arguments: run(capsys, monkeypatch, *arguments)
 
 
@@ -175,7 +175,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         write_atomically(tmp_path / "no" / "g", "")
 
 
-# What is quoted may be no text, or end in the middle of a letter.
+# A quoted value may be no text, or end within a character.
 def test_a_sentence_quotes_any_bytes(medley: Command, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_bytes(b"{\xff}")
@@ -208,8 +208,8 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
     assert (code, errors) == (3, "medley: rich is missing: pip install rich\n")
 
 
-# PyTorch takes as long as all else that `medley launch` does before its processes start;
-# TorchDynamo takes as long again, and only who captures needs it.
+# PyTorch takes as long as the rest of `medley launch` before its processes start. TorchDynamo takes
+# as long again, and only capture needs it.
 @pytest.mark.parametrize(
     ("module", "unneeded"),
     [("medley.run.launch", "torch"), ("medley_extras.train.run", "torch._dynamo")],
@@ -225,7 +225,7 @@ def test_interrupt_ends_a_verb_of_the_core_at_once() -> None:
     with pytest.raises(BlockingIOError):
         while True:
             os.write(full, b"x" * 4096)
-    os.set_blocking(full, True)  # nobody reads: printing into it takes for ever
+    os.set_blocking(full, True)  # without a reader, printing into it blocks forever
     process = subprocess.Popen(
         [sys.executable, "-m", "medley", "list", "devices"],
         stdout=full,

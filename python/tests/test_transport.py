@@ -30,7 +30,7 @@ def _work(rank: int, size: int, folder: str, body: Callable[..., None], results:
 
 
 def spawn(body: Callable[..., None], size: int, folder: pathlib.Path) -> None:
-    """Runs body(rank, size, group name) in that many processes; raises what one of them raised."""
+    """Runs body(rank, size, group name) in that many processes. Raises the error of any of them."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [
@@ -55,7 +55,7 @@ def values(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.T
 
 def _collectives(rank: int, size: int, name: str) -> None:
     everybody = list(range(size))
-    # The order of the mesh's axis need not be that of the ranks.
+    # The order of the mesh's axis may differ from that of the ranks.
     for devices in (everybody, everybody[::-1]):
         transport = _runtime.c10d_transport({tuple(everybody): name}, 20000)
         me = devices.index(rank)

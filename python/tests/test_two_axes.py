@@ -1,4 +1,4 @@
-"""Meshes of two axes: what lies between nodes and what inside them, in one plan."""
+"""2-D meshes: different divisions between nodes and within them, in one plan."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def test_trains_like_one_device(name: str) -> None:
         exactness.check(model, batch, graph, plan, 5, clip=0.1, name=case.model)
 
 
-# As planners find them for a stage on several nodes: both axes divide one op, and what comes from
-# the other stage is divided by rows on the first axis only.
+# As planners find them for a stage on several nodes: both axes divide one op, and only the first
+# axis divides the input from the other stage by rows.
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_a_stage_of_a_pipeline_trains_like_one_device(model: str, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""Checks of values that only raise are no part of a graph; those inside a `try` are refused."""
+"""Checks of values that only raise are not in the graph. Those inside a `try` are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medley.capture import CaptureError
 
 
 class Checked(nn.Module):
-    """A layer, behind a check of whether its input is finite."""
+    """A layer after a check that its input is finite."""
 
     def __init__(self, check: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_a_check_whose_error_the_model_catches_is_refused(name: str) -> None:
 
 def test_a_question_whose_error_the_model_catches_is_refused() -> None:
     class Falls(nn.Module):
-        """Computes something else where it cannot ask."""
+        """Computes something else if the value is unavailable."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""A program that is forked ends, prints and hears as one that is started."""
+"""A forked program ends, prints and receives signals like a started one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell has what it runs in the background ignore Ctrl-C, these tests too.
+        # A shell makes background processes ignore Ctrl-C, these tests too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 

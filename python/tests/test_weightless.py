@@ -1,4 +1,4 @@
-"""What only captures makes no weights, and captures the same."""
+"""Capture alone makes no weights, and gives the same graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from medley.capture import capture_full, weightless
 
 
 class Net(nn.Module):
-    """Tied weights, a buffer, what stochastic depth reads of a tensor, and a recurrent layer."""
+    """Tied weights, a buffer, a value for stochastic depth read from a tensor, and a recurrent
+    layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class Net(nn.Module):
 
 
 class ReadsItsWeights(nn.Module):
-    """A model that needs the values of its parameters to be made."""
+    """A model whose construction needs the values of its parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class ReadsItsWeights(nn.Module):
 
 
 class KeepsTheirValues(nn.Module):
-    """A model with a tensor made of them that is neither parameter nor buffer."""
+    """A model with a tensor made of parameters that is neither parameter nor buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class KeepsTheirValues(nn.Module):
 
 
 def make(kind: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Tensor]]:
-    """Returns what makes a model, the same each time, and its batch."""
+    """Returns a constructor of a model, the same each time, and its batch."""
 
     def made() -> tuple[nn.Module, Tensor]:
         torch.manual_seed(0)
@@ -105,7 +106,7 @@ def test_the_command_line_makes_no_weights(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     output = str(tmp_path / "g.graph")
-    # Not ru_maxrss: a process begins with that of the one that started it.
+    # Not ru_maxrss: a process inherits that of its parent.
     measured = (
         "import re, sys; from medley import cli; code = cli.run(sys.argv[1:]); "
         "status = open('/proc/self/status').read(); "

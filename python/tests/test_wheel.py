@@ -1,4 +1,4 @@
-"""What pip makes of this checkout: pyproject.toml against the package that it is about."""
+"""The result of pip for this checkout: pyproject.toml compared with its package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_build_has_the_pins_of_the_environment() -> None:
 
 
 def test_installed_package_finds_its_catalogue(tmp_path: Path) -> None:
-    """Lays the package out as cmake/wheel.cmake does, and asks it from elsewhere."""
+    """Installs the package as cmake/wheel.cmake does, and imports it from another folder."""
     package = Path(medley.__file__).parent
     shutil.copytree(package, tmp_path / "medley", ignore=shutil.ignore_patterns("__pycache__"))
     rule = re.search(

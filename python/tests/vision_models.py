@@ -1,5 +1,5 @@
 """Small vision-language models of transformers with random weights, and batches as their processors
-give them: the pictures of all rows one after the other."""
+give them: the images of all rows in sequence."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def llava(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def paligemma(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
-    """PaliGemma: SigLIP and Gemma, whose pictures see all of their prefix."""
+    """PaliGemma: SigLIP and Gemma, whose images attend to all of their prefix."""
     config = transformers.PaliGemmaConfig(
         vision_config=transformers.SiglipVisionConfig(**VISION, projection_dim=16),
         text_config=transformers.GemmaConfig(**TEXT, head_dim=8),
@@ -195,7 +195,7 @@ def qwen2_vl(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def qwen2_5_vl(numbers: Sequence[int]) -> tuple[nn.Module, dict[str, Any]]:
-    """Qwen2.5-VL, whose first and last layers of vision see windows."""
+    """Qwen2.5-VL, whose first and last vision layers attend to windows."""
     tower = {**_TOWER, "hidden_size": 16, "out_hidden_size": 16, "intermediate_size": 24}
     config = transformers.Qwen2_5_VLConfig(
         vision_config={**tower, "window_size": 8, "fullatt_block_indexes": [1]},

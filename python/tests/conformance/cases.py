@@ -1,14 +1,12 @@
-"""Every op with concrete arguments, one case a line. A rule without a case fails the test.
+"""Every op with concrete arguments, one case per line. A rule without a case fails the test.
 
-A case is an op as the graph format writes it, with tensors in the place of values and trailing
-defaults left out:
+A case is an op in graph format, with tensors as values and without trailing defaults:
 
     aten.mm.default(f64[b, (2 3)], f64[6, 5])
 
-`b` is the batch. A dim `(2 3)` of 6 is cut at its factors 2 and 3 too, as if a view had split it.
-Factors of the first result stand behind an arrow. Behind a tensor: `<9` draws numbers below 9,
-`~9` distinct ones along the last dim, `>0` positive numbers, `=0` makes it the result of an op
-that fills with zeros.
+`b` is the batch. A dim `(2 3)` of 6 is also cut at its factors 2 and 3, as after a view. Factors of
+the first result follow an arrow. After a tensor, `<9` draws numbers below 9, `~9` distinct ones
+along the last dim, `>0` positive numbers, and `=0` makes it the result of an op that fills zeros.
 """
 
 UNARY = """abs alias bitwise_not:i64 ceil clone contiguous cos detach erf exp exp2 expm1 floor gelu
@@ -572,7 +570,7 @@ CASES = [
     *UPDATE,
 ]
 
-# What a case cannot show: results that are not determined, and an op without a kernel for the CPU.
+# Ops that a case cannot test: undefined results, and an op without a CPU kernel.
 WITHOUT_CASE = {
     "medley.adafactor.default",  # every device that updates computes it whole
     "medley.adamw8.default",  # codes of eight bits

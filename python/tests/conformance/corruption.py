@@ -10,8 +10,8 @@ from medley import _core
 
 Instance = _core.Instance
 
-# Kernels that kill the process, since they divide by a number of elements, or that write where an
-# index says without a look at the size.
+# Kernels that crash by dividing by a number of elements, or write at an index without a bounds
+# check.
 _UNCHECKED = (
     "batch_norm",
     "lu_solve",
@@ -100,6 +100,6 @@ def _swap_labels(case: OpCase, instance: Instance) -> Iterator[tuple[str, Instan
 
 
 def corruptions(case: OpCase, instance: Instance) -> Iterator[tuple[str, Instance]]:
-    """Yields (what is wrong, instance)."""
+    """Yields (corruption, instance)."""
     for make in (_drop_locks, _add_linearity, _change_absent, _swap_labels):
         yield from make(case, instance)

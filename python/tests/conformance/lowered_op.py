@@ -1,9 +1,6 @@
-"""Runs an op on the devices of a plan, through lowering and the runtime.
-
-Operands and results are buffers whose places the plan chooses at random, so that everything between
-the states R, P and S is tested as well: the buffers are brought to where the op wants them, and its
-results to where they are kept.
-"""
+"""Runs an op on the devices of a plan, through lowering and the runtime. Operands and results are
+buffers with random placements in the plan. This tests every redistribution between R, P and S: of
+the buffers to the op, and of its results to the buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from torch import Tensor
 from medley import _core, _runtime
 from medley.cluster import parse_cluster
 
-DRAWS = int(os.environ.get("MEDLEY_CONFORMANCE_DRAWS", "3"))  # of a plan for each choice
+DRAWS = int(os.environ.get("MEDLEY_CONFORMANCE_DRAWS", "3"))  # plan per choice
 
 CLUSTER = f"""
 format: medley-cluster
@@ -51,7 +48,7 @@ class LoweredOp:
         """Returns the graph and the stable name of the op."""
         specs = self.case.specs
         lines: list[str] = []
-        ops: list[tuple[str, str]] = []  # what makes %i, and the text of the op
+        ops: list[tuple[str, str]] = []  # definition of %i, and the text of the op
         outputs: list[tuple[str, int]] = []
 
         def add_buffer(name: str, type_: str, whole: Tensor, dims: list[list[str]]) -> None:
@@ -211,7 +208,8 @@ def small_cluster() -> _core.Cluster:
 
 
 def draw_state(dims: list[list[str]], part: str, rng: random.Random, rows: str = "rows") -> str:
-    """Returns a random state of a buffer whose dims have these factors; `rows` cuts the batch."""
+    """Returns a random placement of a buffer whose dims have these factors. `rows` divides the
+    batch."""
     places = [
         (d, k, factor)
         for d, factors in enumerate(dims)

@@ -118,7 +118,7 @@ def with_defaults(op: str, arguments: list[str]) -> list[str]:
 def call_op(
     op: str, arguments: list[str], tensors: Mapping[int, Tensor], batch: int
 ) -> list[Tensor | None]:
-    """Calls an op whose arguments are texts, %i of them tensors[i]."""
+    """Calls an op with textual arguments; %i stands for tensors[i]."""
     words = {**DTYPES, "b": batch, "none": None, "true": True, "false": False, "t": tensors}
     values = []
     for text in arguments:
@@ -146,7 +146,7 @@ class OpCase:
 
         self.op, arguments = _TENSOR.sub(take, text.replace("'", '"')).rstrip(")").split("(", 1)
         self.arguments = with_defaults(self.op, split(arguments))
-        # Of every operand of the op its place in `specs`; None for one that is absent in a list.
+        # The place of every operand in `specs`, or None for one that is absent in a list.
         self.slots = [
             int(word[1:]) if word.startswith("%") else None
             for argument in self.arguments
@@ -164,7 +164,7 @@ class OpCase:
 
     @functools.cached_property
     def result_types(self) -> list[str]:
-        """Of every result, "none" for one that is None."""
+        """Returns the type of every result, "none" for None."""
         here, there = (self.call(self.operands(b), b) for b in (BATCH, OTHER_BATCH))
         return [type_text(x, y) for x, y in zip(here, there, strict=True)]
 
@@ -172,7 +172,7 @@ class OpCase:
         return [None if slot is None else operands[slot] for slot in self.slots]
 
     def op_line(self, first_result: int, ids: dict[int, int] | None = None) -> str:
-        """Returns the op as the graph format has it; `ids` of the operands if not 0, 1, ..."""
+        """Returns the op in graph format. `ids`: those of the operands if not 0, 1, ..."""
         results = []
         for type_ in self.result_types:
             results.append("_" if type_ == "none" else f"%{first_result}")
@@ -185,7 +185,7 @@ class OpCase:
 
     @functools.cached_property
     def graph(self) -> _core.Graph:
-        """The op alone; its operands are buffers."""
+        """Returns the graph of the op alone, with buffers as operands."""
         lines = ["medley-graph 1", 'graph "case"', "symbols b"]
         zeros = []
         for i, spec in enumerate(self.specs):

@@ -23,7 +23,7 @@ Dims = list[str]  # sizes such as "b*4"
 
 
 def product(sizes: Dims) -> str:
-    """Returns the product of sizes, of which one at most has the batch."""
+    """Returns the product of sizes, at most one of which has the batch."""
     number = math.prod(int(p) for size in sizes for p in size.split("*") if p != "b")
     has_batch = any("b" in size for size in sizes)
     return ("b" if number == 1 else f"b*{number}") if has_batch else str(number)
@@ -262,7 +262,7 @@ class RandomGraph:
         return self.apply("aten.add.Tensor", f"%{y}", f"%{mean}")[0]
 
     def outer(self, x: int) -> int | None:
-        """x @ x.T over the last dim: one size twice in a value."""
+        """Adds x @ x.T over the last dim: one size occurs twice in a value."""
         if len(self.dims(x)) != 3 or sum("b" in size for size in self.dims(x)[:2]) > 1:
             return None
         turned = self.apply("aten.transpose.int", f"%{x}", "1", "2")[0]
@@ -280,7 +280,7 @@ class RandomGraph:
         return self.apply("aten.add.Tensor", f"%{x}", f"%{scaled}")[0]
 
     def text(self) -> tuple[str, dict[str, Tensor], dict[str, list[Dims]]]:
-        """Returns the graph, its buffers and their dims. Every value that nobody reads is kept."""
+        """Returns the graph, its buffers and their dims. Unused values become outputs."""
         lines = ["medley-graph 1", 'graph "random"', "symbols b"]
         buffers: dict[str, Tensor] = {}
         dims: dict[str, list[Dims]] = {}

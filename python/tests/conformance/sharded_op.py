@@ -16,7 +16,7 @@ from medley import _core, _runtime
 DEVICES = 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 5e-2}
 
-Dims = list[list[int]]  # of a tensor: labels of each dim
+Dims = list[list[int]]  # labels of each dim of a tensor
 
 
 def random_for(text: str) -> random.Random:
@@ -24,7 +24,7 @@ def random_for(text: str) -> random.Random:
 
 
 def draw_lengths(size: int, rng: random.Random) -> list[int]:
-    """Returns the lengths of random shards of a size; one is often empty."""
+    """Returns the lengths of random shards of a size. Often one is empty."""
     cuts = sorted(rng.randint(0, size) for _ in range(DEVICES - 1))
     return [cuts[0], cuts[1] - cuts[0], size - cuts[1]]
 
@@ -81,7 +81,7 @@ class ShardedOp:
         return len(self.factors[label])
 
     def disagreements(self) -> list[str]:
-        """Returns what differs from the whole op, over all cuts and linear groups."""
+        """Returns the differences from the whole op, over all cuts and linear groups."""
         found = self.run_whole("replicate", self.operands)
         strided = [x if x is None or x.dim() < 2 else _permuted(x) for x in self.operands]
         # Passes fold clones, so that operands may be less contiguous than they were in eager.
@@ -224,14 +224,14 @@ def _permuted(tensor: Tensor) -> Tensor:
 
 
 def tolerance_of(operands: list[Tensor]) -> float:
-    """Returns that of the operand with the fewest digits."""
+    """Returns the tolerance of the operand with the fewest digits."""
     return max((TOLERANCE.get(x.dtype, 0) for x in operands), default=0)
 
 
 def difference(
     what: str, expected: Tensor | None, found: Tensor | None, relative: float
 ) -> list[str]:
-    """Returns a line that says how two results differ; nothing if they are equal."""
+    """Returns a line on the difference of two results, or none if they are equal."""
     if expected is None or found is None:
         return [] if expected is found else [f"{what}: one is None"]
     if expected.shape != found.shape or expected.dtype != found.dtype:

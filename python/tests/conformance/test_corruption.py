@@ -10,16 +10,16 @@ from sharded_op import ShardedOp
 
 from medley import _core
 
-# What would be right as well for some arguments, by op.
+# Corruptions that are correct for some arguments, by op.
 RIGHT_TOO = {
-    "aten.nan_to_num.default": {"linear 0"},  # of finite numbers
+    "aten.nan_to_num.default": {"linear 0"},  # for finite numbers
     "aten.any.default": {"without the lock of d0", "without the lock of d1"},  # a sum of truths
     "aten.any.dim": {"without the lock of d1"},
     # Every device would do the work of all, or most of it.
     "medley.attention_backward.default": {"without the lock of e", "without the lock of t"},
     "medley.experts.default": {"without the lock of k"},
     "medley.experts_backward.default": {"without the lock of k", "without the lock of o"},
-    # Where all of the other operand is overwritten, zero or not read.
+    # The other operand is overwritten, zero or not read.
     "aten.baddbmm.default": {"without the lock of k", "linear 1", "linear 2"},
     "aten.slice_scatter.default": {"linear 1"},
     "aten.cat.default": {"linear 1", "without the lock of d2"},
@@ -42,22 +42,22 @@ RIGHT_TOO = {
             "replication_pad2d",
         )
     },
-    "medley.scale_scalars.default": {"linear 0"},  # of scalars that every device has whole
-    # Linear, but what it is given is the sum over all devices already.
+    "medley.scale_scalars.default": {"linear 0"},  # for scalars that every device has whole
+    # Linear, but its input is already the sum over all devices.
     "medley.unscale_squares.default": {"linear 0"},
-    # Linear in the weights, which nobody has as a partial sum.
+    # Linear in the weights, which no device has as a partial sum.
     "aten.binary_cross_entropy_with_logits.default": {"linear 2"},
     "aten.binary_cross_entropy.default": {"linear 2"},
     "aten.binary_cross_entropy_backward.default": {"linear 3"},
     "aten.nll_loss_backward.default": {"linear 3", "without the lock of n"},
-    # Without a reduction the total weight is zero; the loss is linear like that of a sum.
+    # Without a reduction the total weight is zero. The loss is linear like that of a sum.
     "aten.nll_loss_forward.default": {
         "linear 0",
         "linear 2",
         "n SUM in result 1",
         "v SUM in result 1",
     },
-    # In training the gradient is that of the result times the slopes.
+    # In training the gradient is the result's gradient times the slopes.
     "aten.rrelu_with_noise_backward.default": {"linear 2"},
     # Statistics that an evaluating batch norm does not save have no elements.
     "aten._native_batch_norm_legit_functional.default": {

@@ -18,7 +18,7 @@ def cluster() -> _core.Cluster:
     return small_cluster()
 
 
-# Half of them on every run, all of them nightly; every rule is at work in test_rules.py.
+# Half of them run always, all of them nightly. test_rules.py covers every rule.
 PLANNED = [text for text in CASES if not text.startswith(NOT_PLANNED)]
 TEXTS = [
     pytest.param(text, marks=[pytest.mark.slow] if number % 2 else [])

@@ -1,4 +1,4 @@
-"""Random plans of random graphs give what plain PyTorch gives."""
+"""Random plans of random graphs compute the results of plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch may be: dicts, tuples, types, sizes without rows, values that are no tensors."""
+"""Forms of batches: dicts, tuples, types, sizes without rows, values that are no tensors."""
 
 from __future__ import annotations
 

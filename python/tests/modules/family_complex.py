@@ -26,7 +26,7 @@ def of_two(function: Any) -> Case:
 
 
 def rotary(m: Any, x: Tensor) -> Tensor:
-    """As Llama's own code has it: the turns are made outside of forward."""
+    """Rotary embedding as in Llama's own code: the rotations are made outside of forward."""
     return energy(torch.view_as_real(pairs(m.a(x)) * TURNS).flatten(-2))
 
 

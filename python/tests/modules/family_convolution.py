@@ -19,7 +19,7 @@ def conv2d(*sizes: int, **options: Any) -> Case:
 
 
 def pooled(module: nn.Module, *sizes: int) -> Case:
-    """Returns the case of a pooling behind a pointwise convolution."""
+    """Returns the case of a pooling after a pointwise convolution."""
     kinds = {2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}
     return layer(lambda: nn.Sequential(kinds[len(sizes)](sizes[0], 2, 1), module), *sizes)
 

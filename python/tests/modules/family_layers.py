@@ -16,7 +16,7 @@ def linear(*sizes: int, **options: Any) -> Callable[[], nn.Module]:
 
 
 def mlp(*sizes: int) -> Callable[[], nn.Module]:
-    """Returns what makes linear layers with a GELU between them."""
+    """Returns a constructor of linear layers with a GELU between them."""
 
     def make() -> nn.Module:
         parts: list[nn.Module] = []

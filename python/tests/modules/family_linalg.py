@@ -1,4 +1,4 @@
-"""Products of matrices and what is made of them."""
+"""Matmuls and functions of their results."""
 
 from __future__ import annotations
 

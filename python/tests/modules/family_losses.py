@@ -1,4 +1,4 @@
-"""Losses of torch.nn and of people, in the forms that a model may return them in."""
+"""Losses of torch.nn and common custom losses, in the forms that a model may return."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def several(m: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Output:
-    """What models of transformers return."""
+    """The output class of transformers' models."""
 
     def __init__(self, loss: Tensor, logits: Tensor) -> None:
         self.loss = loss

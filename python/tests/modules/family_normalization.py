@@ -13,7 +13,8 @@ from torch.nn.utils import parametrizations, parametrize
 
 
 def behind(norm: Callable[[], nn.Module], *sizes: int, **known: Any) -> Case:
-    """Returns the case of a norm behind a linear layer, whose last size is that of the rows."""
+    """Returns the case of a norm after a linear layer. The last size of `sizes` is that of the
+    rows."""
     return layer(lambda: nn.Sequential(nn.Linear(sizes[-1], sizes[-1]), norm()), *sizes, **known)
 
 

@@ -56,7 +56,7 @@ def diffusion(m: Any, x: Tensor) -> Tensor:
 
 
 def autoencoder(m: Any, x: Tensor) -> Tensor:
-    """A variational autoencoder: a latent drawn around what the encoder says."""
+    """A variational autoencoder: a latent drawn around the encoder's output."""
     mean, log_variance = m.a(x).chunk(2, -1)
     latent = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
     divergence = -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum(-1).mean()

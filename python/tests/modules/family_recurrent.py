@@ -49,7 +49,7 @@ def packed(m: Any, x: Tensor) -> Tensor:
 
 
 def packed_with_lengths(m: Any, x: Tensor, lengths: Tensor) -> Tensor:
-    """Rows of unlike lengths, of which one may be as long as the padded ones."""
+    """Packs rows of different lengths, one of which may be the padded length."""
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     out, state = m.a(packed)
     padded, ends = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])

@@ -1,4 +1,4 @@
-"""Where elements are: views, cuts, joins and indices."""
+"""Rearrangement of elements: views, cuts, joins and indices."""
 
 from __future__ import annotations
 

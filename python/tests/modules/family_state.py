@@ -1,4 +1,4 @@
-"""What a step keeps for the next: buffers, counters, queues; hooks; random numbers."""
+"""State from one step to the next: buffers, counters, queues; hooks; random values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def running_max(m: Any, x: Tensor) -> Tensor:
 
 
 def queue(m: Any, x: Tensor) -> Tensor:
-    """The features of the last rows: similarity to those of earlier steps, then shifted in."""
+    """The features of the last rows: their similarity to earlier steps, before they are shifted
+    in."""
     h = F.normalize(m.a(x), dim=-1)
     similar = h @ m.q.clone().t()
     m.q.copy_(torch.cat([m.q[3:], h[:3].detach()]))

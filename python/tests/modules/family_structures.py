@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 
 class Double(torch.autograd.Function):
-    """Twice x, whose gradient is three times as large."""
+    """Twice x, with a gradient three times as large."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def _insist(x: Tensor) -> Tensor:
 
 
 def caught_check(m: Any, x: Tensor) -> Tensor:
-    """The error chooses what is computed."""
+    """Lets the error choose the computation."""
     try:
         if (x > 0).any():
             raise ValueError("positive")
@@ -122,7 +122,7 @@ def parameter_of_another_type(m: Any, x: Tensor) -> Tensor:
 
 
 def adversarial(m: Any, x: Tensor) -> Tensor:
-    """A GAN in one loss: the generator's gradient is turned around."""
+    """A GAN in one loss with a reversed generator gradient."""
     fake = Reverse.apply(m.a(x))
     return F.softplus(m.b(fake)).mean() + F.softplus(-m.b(x)).mean()
 
@@ -145,7 +145,7 @@ def heads(m: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 
 def equilibrium(m: Any, x: Tensor) -> Tensor:
-    """A few steps towards a fixed point, of which the last has a gradient."""
+    """A few steps towards a fixed point. Only the last has a gradient."""
     z = torch.zeros_like(x)
     with torch.no_grad():
         for _ in range(3):

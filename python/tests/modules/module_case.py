@@ -1,8 +1,6 @@
-"""What a module of the tier is: how it and its batch are made.
-
-A family is a file `family_<name>.py` with a table CASES. Everything is float64; rows are ROWS. What
-is refused stands in refusals.py.
-"""
+"""A module of the tier, with its construction and its batch. A family is a file `family_<name>.py`
+with a table CASES. Everything is float64; rows are ROWS. Refused modules are listed in
+refusals.py."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ ROWS = 7
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A module and an example batch. `seeded`: the reference takes our dropout, whose random
-    numbers no plan changes."""
+    """A module and an example batch. `seeded`: the reference uses our dropout, whose random values
+    no plan changes."""
 
     make: Callable[[], tuple[nn.Module, Any]]
     seeded: bool = False
@@ -39,7 +37,7 @@ class Net(nn.Module):
 
 
 def energy(y: Tensor) -> Tensor:
-    """Returns a mean loss that tells every element of a row from the others."""
+    """Returns a mean loss in which every element of a row has another weight."""
     ramp = torch.linspace(0.5, 1.5, y[0].numel()).reshape(y[0].shape)
     return (y * ramp - 0.1).pow(2).mean()
 
@@ -70,8 +68,8 @@ def op(function: Callable[[Tensor], Tensor], *sizes: int, **known: Any) -> Case:
 
 
 def net(forward: Callable[..., Any], batch: Callable[[], Any], /, **modules: Any) -> Case:
-    """Returns the case of a function of modules and the batch. Modules are given by what makes
-    them; `seeded` is that of the case."""
+    """Returns the case of a function of modules and the batch. Modules are given by their
+    constructors; `seeded` is that of the case."""
     known = {name: modules.pop(name) for name in ("seeded",) if name in modules}
 
     def make() -> tuple[nn.Module, Any]:

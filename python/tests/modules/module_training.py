@@ -51,8 +51,8 @@ def small_and_precise() -> Iterator[None]:
 
 
 def outcome(case: Case) -> dict[str, str]:
-    """Returns what became of a case: by plan "", or the sentence that refused it; "capture" alone
-    if capture refused it. Raises AssertionError where a number differs."""
+    """Returns the outcome of a case by plan: "", or the sentence that refused it; only "capture" if
+    capture refused it. Raises AssertionError if a value differs."""
     with small_and_precise(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, batch = _made(case)
@@ -95,7 +95,7 @@ def _each(change: Callable[[Any], Any], batch: Any) -> Any:
 
 
 class Expected:
-    """What PyTorch gives: the loss of each step, parameters and buffers after the last."""
+    """The results of PyTorch: the loss of each step, parameters and buffers after the last."""
 
     def __init__(self, model: nn.Module, losses: list[float]) -> None:
         self.losses = losses
@@ -192,7 +192,7 @@ def _trained(
     batch: Any,
     expected: Expected,
 ) -> str:
-    """Trains under a plan; returns the sentence that refuses it, "" if none does."""
+    """Trains under a plan. Returns the sentence that refuses it, or ""."""
     try:
         plan = medley.plan(graph, CLUSTER, plan=make(graph))
         trainer = medley.Trainer(

@@ -1,7 +1,5 @@
-"""What is refused today, and by which sentence; every other module trains under every plan.
-
-A line that is no longer true makes its test fail: take it out.
-"""
+"""The modules refused today with their error messages. Every other module trains under every plan.
+An outdated line fails its test: delete it."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ CAPTURE: dict[str, list[str]] = {
     "with a leading batch size > 0": ["batches/no_rows"],
 }
 
-# Rows meet: the micro-batches of a step would not compute what the whole batch does.
+# Cross-sample dependence: micro-batches differ from the whole batch.
 MEET: list[str] = [
     "layers/embedding_by_frequency",
     "linalg/chain_of_matrices",
@@ -125,7 +123,7 @@ MEET: list[str] = [
     "state/running_maximum",
 ]
 
-# Ops without a rule, which take all rows at once: no micro-batches.
+# Ops without a rule, which need all rows: no micro-batches.
 NO_RULE: dict[str, list[str]] = {
     "aten._linalg_det.default": ["linalg/determinant", "linalg/determinant_of_a_copy"],
     "aten._linalg_slogdet.default": ["linalg/logdet"],
@@ -133,7 +131,7 @@ NO_RULE: dict[str, list[str]] = {
 
 
 def expected(name: str) -> dict[str, str]:
-    """Returns the sentence by what says it: "capture", or a plan of module_training.PLANS."""
+    """Returns the error message by its source: "capture", or a plan of module_training.PLANS."""
     for sentence, names in CAPTURE.items():
         if name in names:
             return {"capture": sentence}

@@ -1,4 +1,4 @@
-"""Small modules of every kind train like PyTorch under every plan, or are refused as listed."""
+"""Small modules of all families train like PyTorch under every plan, or are refused as listed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from module_table import TABLE
 from module_training import outcome
 from refusals import expected, listed
 
-# A sixteenth of each family on every run, all of them nightly.
+# A sixteenth of each family runs always, all of them nightly.
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if number % 16 else [])
     for number, name in enumerate(TABLE)
