@@ -1,9 +1,7 @@
-"""What the processes of test_carry_processes.py run: `carry.py FOLDER STEPS`.
-
-Goes on from FOLDER/run if there is a checkpoint, trains to STEPS in all, and saves after every step
-but where the run is elastic. The process of rank 1 dies in the step that FOLDER/die has the number
-of. Each process writes what it has seen to FOLDER/<rank>.pt.
-"""
+"""The processes of test_carry_processes.py: `carry.py FOLDER STEPS`. Resumes from FOLDER/run if
+there is a checkpoint, trains to STEPS in all, and saves after every step except in an elastic run.
+The process of rank 1 dies in the step whose number is in FOLDER/die. Each process writes its
+results to FOLDER/<rank>.pt."""
 
 from __future__ import annotations
 

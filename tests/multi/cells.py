@@ -1,8 +1,6 @@
 """Plans that train like one device, as threads and as processes: the cells of test_exactness.py.
-
-`cells.py FOLDER CELL ...` is what its processes run; rank 0 writes what it has seen of a cell to
-FOLDER/<number of the cell>.pt. FOLDER/<number>.graph, if it is there, saves capturing.
-"""
+`cells.py FOLDER CELL ...` is the command of its processes. Rank 0 writes its results for a cell to
+FOLDER/<number of the cell>.pt. FOLDER/<number>.graph, if it exists, replaces a capture."""
 
 from __future__ import annotations
 
@@ -45,20 +43,20 @@ MODELS = {
         name: functools.partial(lambda made, batch: made([1, 0, 2, 0, 1, 2][:batch]), made)
         for name, made in vision_models.MODELS.items()
     },
-    # Wide enough that what stages send is not computed again by each of them.
+    # Wide enough that stages do not recompute received values.
     "wide mlp": functools.partial(models.mlp, inputs=128, width=128, layers=4, outputs=8),
 }
 
 
 _graphs: dict[tuple[str, tuple[str, ...], int], medley.Graph] = {}
-atexit.register(_graphs.clear)  # before bindings count what is left
+atexit.register(_graphs.clear)  # runs before bindings count remaining objects
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A model, a plan for it, and for how many steps it is trained."""
+    """A model, its plan, and its number of training steps."""
 
-    model: str  # of MODELS
+    model: str  # one of MODELS
     devices: int
     plan: Callable[[medley.Graph], str]
     frozen: tuple[str, ...] = ()  # names of parameters that are not trained
@@ -67,7 +65,7 @@ class Cell:
     clip: float = 1.0
 
     def make(self, file: Path | None = None) -> tuple[nn.Module, Any, medley.Graph, str]:
-        """Returns model, global batch, graph and plan, the same in every process; called in
+        """Returns model, global batch, graph and plan, the same in every process. Called in
         double_precision(). A process captures each model once, or reads it from a file."""
         torch.manual_seed(0)
         model, batch = MODELS[self.model](batch=self.rows)
@@ -127,7 +125,7 @@ def of_random_pipelines(model: str, seed: int, devices: int) -> Cell:
     return Cell(model, devices, draw, steps=2, clip=0.1)
 
 
-# The best pipeline has a stage on two kinds of devices.
+# The best pipeline has a stage on two device types.
 TWO_KINDS = """
 format: medley-cluster
 version: 1
@@ -146,7 +144,7 @@ devices:
 
 
 def of_two_kinds(model: str, bandwidth: str) -> Cell:
-    """Returns the cell of a pipeline found for TWO_KINDS, on as many devices of one kind."""
+    """Returns the cell of a pipeline found for TWO_KINDS, on as many devices of one type."""
 
     def find(graph: medley.Graph) -> str:
         cluster = parse_cluster(TWO_KINDS.format(bandwidth=bandwidth))
@@ -165,7 +163,8 @@ def of_two_kinds(model: str, bandwidth: str) -> Cell:
 
 
 def of_rows(model: str) -> Cell:
-    """Returns the cell of two micro-batches of unlike rows, of a model whose rows are not dim 0."""
+    """Returns the cell of two micro-batches of different sizes, for a model whose rows are not dim
+    0."""
     plan = {
         "format": "medley-plan",
         "version": 1,
@@ -210,7 +209,7 @@ MATRIX = {
     "two kinds in the last stage": of_two_kinds("gpt", "100 GB/s"),
     **{f"rows of {model}": of_rows(model) for model in ("positions", "features", "llava")},
 }
-# What only the nightly run starts processes for.
+# Cells of processes that only the nightly run starts.
 MORE = {
     **{f"rows of {model}": of_rows(model) for model in ("idefics3", "qwen2_vl", "qwen2_5_vl")},
     **{f"one axis: {name}": of_one_axis(case) for name, case in one_axis.CASES.items()},

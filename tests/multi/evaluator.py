@@ -1,14 +1,17 @@
-"""What the processes of test_elastic_evaluation.py run: `evaluator.py FOLDER STEPS FAULT`.
+"""The processes of test_elastic_evaluation.py: `evaluator.py FOLDER STEPS FAULT`.
 
-Trains as survivor.py does and evaluates after every step, on batches that can be read once, the
-last one of fewer rows. FAULT: `device` is killed, or gets `signal`, in an `evaluation` (counted
-from 0): at a `call` of the forward phase of a `batch`, without `call` when that batch is asked for;
-`second` is killed there, too, in the epoch after, or when the next batch is asked for; `whom`: as
-in survivor.py; `loses`: who ends the epoch when the others know already what was found; with
-`epochs` the device ends so many, one in each evaluation, and nobody is lost; `own_rows`: each gives
-its own; `pause`: seconds before each batch. Each process writes what it has seen to
-FOLDER/DEVICE.json, slashes left out, and the first one of the plan its parameters. What the model
-is in eval mode is read from FOLDER/forward.graph, if that is there.
+Trains as survivor.py does and evaluates after every step, on batches that can be read only once.
+The last one has fewer rows. Fields of FAULT:
+- `device` is killed, or receives `signal`, in an `evaluation` (counted from 0): at a `call` of the
+  forward phase of a `batch`, or without `call` at the request of that batch.
+- `second` is killed there too, in the next generation, or at the request of the next batch.
+- `whom`: as in survivor.py.
+- `loses`: process that ends the generation when the others know the result already.
+- `epochs`: the device ends this many generations, one per evaluation, without a loss.
+- `own_rows`: each process passes its own rows. `pause`: seconds before each batch.
+
+Each process writes its results to FOLDER/DEVICE.json, without slashes, and the first one of the
+plan its parameters. The model in eval mode is read from FOLDER/forward.graph if it exists.
 """
 
 from __future__ import annotations
@@ -46,14 +49,14 @@ def held_out(example: dict[str, Tensor], evaluation: int, number: int) -> dict[s
 
 @dataclasses.dataclass
 class Captured:
-    """Of a model, by another process."""
+    """A model's capture by another process."""
 
     text: str
     constants: dict[str, Tensor]
 
 
 class Fault:
-    """Of this process."""
+    """The fault of this process."""
 
     def __init__(self, fault: dict[str, Any], own: str) -> None:
         joins = "MEDLEY_JOINS" in os.environ
@@ -62,17 +65,18 @@ class Fault:
         self.epoch = int(own == fault.get("second"))
         self.trainer: medley.Trainer | None = None
         self.place = (-1, -1)
-        self.epochs: list[list[int]] = []  # in which the batches of each evaluation were asked for
+        # generations in which the batches of each evaluation were requested
+        self.epochs: list[list[int]] = []
 
     def is_now(self) -> bool:
-        """Whether all are where it is asked for."""
+        """Returns whether all processes are at the place of the fault."""
         batch = self.asked.get("batch", 0) + (self.epoch if "call" not in self.asked else 0)
         wanted = (self.asked.get("evaluation"), batch)
         return self.place == wanted and self.is_elastic and self.epoch == elastic.member().epoch
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the trainer is there, and goes on when processes are lost."""
+        """Returns whether the trainer exists and continues after losses."""
         return self.trainer is not None and self.trainer.is_elastic
 
     def __call__(self, call: str, exchange: str) -> None:
@@ -107,7 +111,7 @@ def lose(evaluation: int) -> None:
     def failing(self: Evaluations, *arguments: Any) -> Any:
         made = make_means(self, *arguments)
         if next(count) == evaluation and elastic.member().epoch == 0:
-            time.sleep(0.2)  # until the others have gone on
+            time.sleep(0.2)  # until the others have continued
             raise OSError("a test ends the epoch")
         return made
 
@@ -115,7 +119,7 @@ def lose(evaluation: int) -> None:
 
 
 def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:
-    """Trains and evaluates, and is killed if that is asked for."""
+    """Trains and evaluates, and applies the fault."""
     torch.set_num_threads(1)
     own = os.environ.get("MEDLEY_DEVICE", "")
     fault = Fault(asked, own)

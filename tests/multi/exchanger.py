@@ -1,9 +1,6 @@
-"""What the processes of test_exchanges.py run: `exchanger.py FOLDER CALL END`.
-
-Two stages of one pipeline, or in the call `joint` two objectives. The second process ends as END
-says, after a step: `finishes`, `is killed`, `raises`. The first one makes the call, which takes
-both.
-"""
+"""The processes of test_exchanges.py: `exchanger.py FOLDER CALL END`. Two stages of one pipeline,
+or in the call `joint` two objectives. The second process ends after a step as END describes:
+`finishes`, `is killed`, `raises`. The first one makes the call, which needs both."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ CALLS: dict[str, Callable[[Any, Path], Any]] = {
     "texts": lambda trainer, folder: exchange.texts("mine"),
 }
 
-# As messages have the calls.
+# The names of the calls in messages.
 NAMES = {name: name for name in ("step", "evaluate", "save", "parameters", "averages", "gradients")}
 NAMES |= {"step of fewer rows": "step", "optimizer state": "optimizer_state_dict"}
 

@@ -1,9 +1,6 @@
-"""What the processes of test_faults.py run: `faulty.py FOLDER`.
-
-FOLDER has plan.json, cluster.yaml and model.graph. TROUBLE is Python that one process, TROUBLED,
-executes before the step AT (3); `trainer`, `folder`, `rank` and `step` are there. STEPS (6) are
-made in all.
-"""
+"""The processes of test_faults.py: `faulty.py FOLDER`. FOLDER has plan.json, cluster.yaml and
+model.graph. The process TROUBLED executes the Python code TROUBLE before the step AT (3), with
+`trainer`, `folder`, `rank` and `step` defined. There are STEPS (6) steps in all."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import medley
 
 
 class Model(nn.Module):
-    """As little as trains."""
+    """The smallest trainable model."""
 
     def __init__(self) -> None:
         super().__init__()

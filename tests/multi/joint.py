@@ -1,9 +1,6 @@
-"""What the processes of test_joint_processes.py run: `joint.py FOLDER CASE STEPS SHAPE...`.
-
-Goes on from FOLDER/run if there is a checkpoint, trains to STEPS in all, and saves after every
-step; dies in the step FOLDER/die has the number of. Rank 0 writes the losses, and the tensors in
-the end.
-"""
+"""The processes of test_joint_processes.py: `joint.py FOLDER CASE STEPS SHAPE...`. Resumes from
+FOLDER/run if there is a checkpoint, trains to STEPS in all, and saves after every step. Dies in the
+step whose number is in FOLDER/die. Rank 0 writes the losses and the final tensors."""
 
 from __future__ import annotations
 

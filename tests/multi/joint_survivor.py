@@ -1,11 +1,14 @@
-"""What the processes of test_elastic_joint.py run: `joint_survivor.py FOLDER CASE STEPS [FAULT]`.
+"""The processes of test_elastic_joint.py: `joint_survivor.py FOLDER CASE STEPS [FAULT]`.
 
-FOLDER has cluster.yaml, and OBJECTIVE.graph and OBJECTIVE.json, the plan, of each objective of a
-case. FAULT is JSON, as survivor.py has it: `device`, `step`, `call` and `exchange`, `second` and
-`during`, `save`, `reads`, `catches_up`, `signal`. `in`: a method of SharedState or Evaluation, in
-the step, before which, or `behind` which, the process is killed; `evaluates`: the objective that is
-evaluated after each step; `resumes`: FOLDER/saved; `kills`: faults of several devices. Who is the
-first one in the end writes what it has seen to FOLDER/seen.pt.
+FOLDER has cluster.yaml, and for each objective of a case OBJECTIVE.graph and its plan
+OBJECTIVE.json. FAULT is JSON as in survivor.py: `device`, `step`, `call` and `exchange`, `second`
+and `during`, `save`, `reads`, `catches_up`, `signal`. Further fields:
+- `in`: a method of SharedState or Evaluation in the step; the process is killed before it, or
+  `behind` it.
+- `evaluates`: the objective evaluated after each step. `resumes`: from FOLDER/saved.
+- `kills`: faults of several devices.
+
+The first process at the end writes its results to FOLDER/seen.pt.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from test_joint import made
 
 
 def trainer_of(folder: Path, name: str) -> medley.JointTrainer:
-    """Returns the one that the files of a folder say."""
+    """Returns the trainer of the files in a folder."""
     objectives = {
         each: medley.Objective(
             medley.Graph.load(folder / f"{each}.graph", loss.method),
@@ -46,7 +49,7 @@ def trainer_of(folder: Path, name: str) -> medley.JointTrainer:
 
 
 def main(folder: Path, name: str, steps: int, fault: dict[str, Any]) -> None:
-    """Trains, and is killed if that is asked for."""
+    """Trains, and applies the fault."""
     torch.set_num_threads(1)
     own = os.environ["MEDLEY_DEVICE"]
     mine = [each for each in fault.get("kills", []) if each["device"] == own]

@@ -1,11 +1,13 @@
-"""What the processes of test_loop.py run: `loop.py FOLDER PLAN [STEPS [function]]`.
+"""The processes of test_loop.py: `loop.py FOLDER PLAN [STEPS [function]]`.
 
-Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
-and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
-FOLDER/seen.json and the model to FOLDER/model. With STEPS its rows are a stream, it does not
-evaluate, and under `medley launch --elastic` the first process is killed when it is told of the
-last of so many; with so many less than 0 they are not, it does, and is killed when it is asked for
-a row to evaluate on after them; with `function` it evaluates by one.
+Trains with `Trainer.fit` on rows of different lengths that each process reads itself, evaluates,
+and runs two steps on whole batches. Rank 0 writes its results to FOLDER/seen.json and the model to
+FOLDER/model.
+
+With STEPS its rows are a stream and it does not evaluate. Under `medley launch --elastic` the first
+process is killed at the report of the last of these steps. With negative STEPS its rows are no
+stream, it evaluates, and it is killed at the request of a row to evaluate after these steps. With
+`function` it evaluates by a function.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ EPOCHS, ROWS, HELD_OUT = 2, 19, 11
 
 
 def rows_of(count: int, seed: int, longest: int, vocabulary: int) -> list[Tensor]:
-    """Returns rows of tokens of unlike lengths."""
+    """Returns rows of tokens of different lengths."""
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, longest + 1, (count,), generator=draw).tolist()
     return [torch.randint(0, vocabulary, (length,), generator=draw) for length in lengths]
 
 
 def collate(rows: list[Tensor]) -> dict[str, Tensor]:
-    """Returns a batch as long as the longest of its rows; the labels of others end early."""
+    """Returns a batch as long as its longest row. The labels of other rows end early."""
     pad = torch.nn.utils.rnn.pad_sequence
     labels = [torch.cat([row[1:], row.new_full((1,), -100)]) for row in rows]
     return {
@@ -56,7 +58,7 @@ class Stream:
 
 
 class Killed(medley.Callback):
-    """Kills the first process behind a step; who is the first one then is not."""
+    """Kills the first process after a step. Another process is then the first."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._mark = folder / "killed"
@@ -74,7 +76,7 @@ class Killed(medley.Callback):
 
 
 class Rows(list[Tensor]):
-    """Of a data set; to ask for one may be the end."""
+    """The rows of a data set. The request of one may kill the process."""
 
     def __init__(self, rows: list[Tensor], asked: Callable[[], None]) -> None:
         super().__init__(rows)
@@ -86,7 +88,7 @@ class Rows(list[Tensor]):
 
 
 class Evaluated(medley.Callback):
-    """Keeps what it is told."""
+    """Stores the events that it receives."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, float]] = []

@@ -1,12 +1,12 @@
-"""What the processes of test_elastic_scripts.py run: `looper.py FOLDER FAULT`.
+"""The processes of test_elastic_scripts.py: `looper.py FOLDER FAULT`.
 
-A script as people write them: what is saved in FOLDER/first is resumed if it is there; `fit` for
-three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
-last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or in it at a `place`
-(of LOADING), or behind all there is, and with STEPS + 1 when all have finished; `reads`: all read
-the parameters at last; `busy` sleeps before the step; `lengthless`: fit gets a loader that does not
-say how long it is. The first process of the plan writes the losses of its own loop to
-FOLDER/seen.json.
+A usual script: it resumes from FOLDER/first if it exists, calls `fit` for three steps, then runs
+its own loop up to STEPS over a Loader, and last saves a checkpoint in the background.
+
+FAULT: `device` is killed before the `step`. Step -1 is after the resume, or at a `place` (of
+LOADING) in it, or after the script; STEPS + 1 is after the end of all. `reads`: all read the
+parameters last. `busy`: sleeps before the step. `lengthless`: fit receives a loader without a
+length. The first process of the plan writes the losses of its own loop to FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from medley import _runtime
 from medley.run.elastic_session import ElasticSession
 
 STEPS, FITTED = 6, 3
-# A place in a load -> what makes it, and whether a process is killed behind that or before.
+# A place in a load -> its function, and whether a process is killed after or before it.
 LOADING: dict[str, tuple[Any, str, bool]] = {
-    "matched": (_runtime, "match_state", True),  # and nobody has read anything
-    "read": (_runtime, "load_state", True),  # what others may still be reading
-    "loaded": (ElasticSession, "begin_at", False),  # as all have
+    "matched": (_runtime, "match_state", True),  # before any process reads
+    "read": (_runtime, "load_state", True),  # while other processes may read
+    "loaded": (ElasticSession, "begin_at", False),  # after all have loaded
 }
 BUSY_SECONDS = 3.0
 
 
 class Lengthless:
-    """The first batches of a loader, which does not say how many these are."""
+    """The first batches of a loader, without their number."""
 
     def __init__(self, loader: medley.Loader) -> None:
         self._loader = loader
@@ -62,13 +62,13 @@ def take_no_threads_at_the_end() -> None:
 
 
 def main(folder: Path, fault: dict[str, Any]) -> None:
-    """Trains, and is killed if that is asked for."""
+    """Trains, and applies the fault."""
     take_no_threads_at_the_end()
     torch.set_num_threads(1)
     own = os.environ.get("MEDLEY_DEVICE", "")
     is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
     if is_victim and fault["step"] > STEPS:
-        atexit.register(end)  # comes behind what is registered later
+        atexit.register(end)  # runs after functions that are registered later
     model, example = make()
     data = []
     for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""What a run of survivor.py has left in its folder, and how far it is from another."""
+"""The results of a run of survivor.py in its folder, and their distance from another's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seen(folder: Path) -> dict[str, Any]:
-    """Returns what the first device has seen."""
+    """Returns the results of the first device."""
     return dict(torch.load(folder / "seen.pt"))
 
 
@@ -33,7 +33,7 @@ def distance(found: dict[str, Any], expected: dict[str, Any]) -> float:
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """To the last bit."""
+    """Asserts that results are equal to the last bit."""
     assert all(math.isfinite(loss) for loss in found["losses"])
     assert found["losses"] == expected["losses"]
     assert found["state"].keys() == expected["state"].keys()

@@ -1,9 +1,7 @@
-"""The script of the processes of test_elastic_predictions.py: `predictor.py FOLDER FAULT`.
-
-Trains a model that returns rows, and predicts after every step. FAULT: `device` is killed before
-the `step`, or before the prediction behind it if it `predicts`. Each process writes to
-FOLDER/DEVICE.pt, slashes left out, what it was given, and why it was not given rows of a step.
-"""
+"""The script of the processes of test_elastic_predictions.py: `predictor.py FOLDER FAULT`. Trains a
+model that returns rows, and predicts after every step. FAULT: `device` is killed before the `step`,
+or before the prediction after it if it `predicts`. Each process writes its predictions to
+FOLDER/DEVICE.pt, without slashes, and the reason for missing rows."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def made() -> tuple[nn.Module, list[dict[str, Tensor]]]:
 
 
 def main(folder: Path, fault: dict[str, Any]) -> None:
-    """Trains and predicts, and is killed if that is asked for."""
+    """Trains and predicts, and applies the fault."""
     torch.set_num_threads(1)
     own = os.environ["MEDLEY_DEVICE"]
     is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ

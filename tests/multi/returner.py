@@ -1,10 +1,8 @@
-"""The script of the processes of test_elastic_loads.py: `returner.py FOLDER FAULT`.
-
-A script that goes back: SCRIPT says what it does, and the number of each act. FAULT: `device` is
-killed before the `act`, or at a `place` (of looper.LOADING) in it; `catches_up`: begins where the
-others are. Each process writes to FOLDER/DEVICE.json what its acts gave, slashes left out; the
-first one of the plan its parameters to FOLDER/seen.pt.
-"""
+"""The script of the processes of test_elastic_loads.py: `returner.py FOLDER FAULT`. A script that
+returns to older states. SCRIPT lists its acts by number. FAULT: `device` is killed before the
+`act`, or at a `place` (of looper.LOADING) in it; `catches_up`: starts at the state of the others.
+Each process writes the results of its acts to FOLDER/DEVICE.json, without slashes, and the first
+one of the plan its parameters to FOLDER/seen.pt."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def batch_at(example: dict[str, torch.Tensor], step: int, life: int) -> dict[str
 
 
 def run(trainer: medley.Trainer, folder: Path, before: Any = lambda act: None) -> list[float]:
-    """Does what the script says; returns the losses of steps and evaluations."""
+    """Runs the script. Returns the losses of steps and evaluations."""
     _, example = make()
     found = []
     for act, what in enumerate(SCRIPT):
@@ -56,7 +54,7 @@ def run(trainer: medley.Trainer, folder: Path, before: Any = lambda act: None) -
 
 
 def main(folder: Path, fault: dict[str, Any]) -> None:
-    """Trains, and is killed if that is asked for."""
+    """Trains, and applies the fault."""
     torch.set_num_threads(1)
     own = os.environ["MEDLEY_DEVICE"]
     is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ

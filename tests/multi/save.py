@@ -1,8 +1,6 @@
-"""What the processes of test_checkpoints.py run: `save.py FOLDER PLAN STEPS`.
-
-Goes on from FOLDER/run if there is a checkpoint, trains to STEPS in all, and saves beside training
-after every step. Rank 0 writes the losses to FOLDER/losses.json.
-"""
+"""The processes of test_checkpoints.py: `save.py FOLDER PLAN STEPS`. Resumes from FOLDER/run if
+there is a checkpoint, trains to STEPS in all, and saves in parallel with training after every step.
+Rank 0 writes the losses to FOLDER/losses.json."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def main(folder: Path, plan: str, steps: int) -> None:
     chosen = medley.plan(graph, folder / "cluster.yaml", plan=folder / plan)
     trainer = medley.Trainer(model, graph, chosen, medley.AdamW(lr=1e-3, max_norm=1.0), seed=3)
     trainer.resume(folder / "run")
-    # A run that torchrun starts again dies once.
+    # A run restarted by torchrun dies only once.
     once = folder / "die"
     losses = []
     while trainer.steps < steps:
@@ -35,7 +33,7 @@ def main(folder: Path, plan: str, steps: int) -> None:
         if once.exists() and trainer.steps == 2 and os.environ["RANK"] == "1":
             once.unlink()
             os._exit(9)
-    trainer.save(folder / "run", wait=False)  # which ends with the script
+    trainer.save(folder / "run", wait=False)  # ends with the script
     this = job.current()
     if this is None or this.rank == 0:
         (folder / "losses.json").write_text(json.dumps(losses))

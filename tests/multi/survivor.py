@@ -1,20 +1,23 @@
-"""What the processes of test_elastic.py run: `survivor.py FOLDER STEPS [FAULT]`.
+"""The processes of test_elastic.py: `survivor.py FOLDER STEPS [FAULT]`.
 
-FOLDER has plan.json, cluster.yaml and model.graph. FAULT is JSON: `device` and `step` say who is
-killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it gets;
-`continues`: seconds after which it is continued); `call` and
-`exchange`, if they are there, where in the step: before what has these words in its name, or
-`behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
-step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
-follows, before `during` (a method of Recovery, or of its Objectives); with `epochs`, `device` ends
-as many epochs, one in each step, and no process is lost; with `own_rows` each gives its own;
-`other_order` says whose rows are in another; `save`: a checkpoint after so many steps, and so on,
-to FOLDER/saved; `reads`: the parameters after each step; `scaled`: in f32, with a loss scale that
-the first steps overflow; `by_step`: with what BY_STEP has; `catches_up`: who is started again
-begins there; `ahead`: not before the plan without it is there; `pause`: seconds before each step;
-`torch`: training begins with the files of FOLDER/torch, the model's and the optimizer's.
-A process whose device is the first of the plan writes what it has seen to FOLDER/seen.pt. If there
-is a FOLDER/start.pt, what another run has written, training begins there.
+FOLDER has plan.json, cluster.yaml and model.graph. Fields of FAULT, which is JSON:
+- `device`, `step`: the killed process, and when. `whom`: its supervisor or node instead. `signal`:
+  another signal. `continues`: seconds until it is continued.
+- `call`, `exchange`: the place in the step, before the call with these words in its name, or
+  `behind` it. `slow`: it sleeps while it waits there. `saving` (of SAVING): in the save after the
+  step instead.
+- `slows`: the fields of Slowness, for `device`.
+- `second`: killed in the recovery, before `during` (a method of Recovery, or of its Objectives).
+- `epochs`: `device` ends this many generations, one per step, without a loss.
+- `own_rows`: each process passes its own rows. `other_order`: process with another order of rows.
+- `save`: interval of checkpoints in FOLDER/saved. `reads`: parameters after each step.
+- `scaled`: f32 with a loss scale that overflows in the first steps. `by_step`: with BY_STEP.
+- `catches_up`: a restarted process starts at the state of the others.
+- `ahead`: not before the plan for its loss exists. `pause`: seconds before each step.
+- `torch`: training begins with the model and optimizer files of FOLDER/torch.
+
+The process of the plan's first device writes its results to FOLDER/seen.pt. If FOLDER/start.pt
+exists, the results of another run, training begins there.
 """
 
 from __future__ import annotations
@@ -46,11 +49,10 @@ from exactness import double_precision
 
 ROWS = 6
 STATE = ("parameter", "state", "buffer")
-# A place in a save or a load -> what makes it, and whether a process is killed behind that or
-# before.
+# A place in a save or a load -> its function, and whether a process is killed after or before it.
 SAVING: dict[str, tuple[Any, str, bool]] = {
     "begun": (checkpoint.Saver, "begin", True),
-    "written": (checkpoint, "_written", False),  # what others do not know yet
+    "written": (checkpoint, "_written", False),  # before the others know of it
     "told": (checkpoint, "_written", True),
     "complete": (checkpoint.Saver, "_complete", False),  # the first process
     "committed": (checkpoint.Saver, "_note", True),  # the first process
@@ -65,8 +67,8 @@ def make(double: bool = True) -> tuple[nn.Module, dict[str, Tensor]]:
         return models.gpt(batch=ROWS)
 
 
-# Hyperparameters as functions of the step, and the share of an average that is kept: it begins
-# after a step, and takes the weights of every second one.
+# Hyperparameters as functions of the step, and the share of an average: it begins after a step, and
+# takes the weights of every second one.
 BY_STEP: dict[str, Any] = {
     "lr": lambda step: 1e-3 * (1 + step % 3),
     "betas": (lambda step: 0.95 - 0.1 * (step % 2), lambda step: 1 - 0.1 / (step + 1)),
@@ -109,8 +111,8 @@ def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
 
 
 def end(number: int = signal.SIGKILL, whom: str = "", continues: float = 0) -> None:
-    """Kills or stops this process, its supervisor, or its whole node, and leaves when that was; if
-    it `continues`, then after so many seconds."""
+    """Kills or stops this process, its supervisor, or its whole node, and writes the time. If it
+    `continues`, it does so after this many seconds."""
     Path(sys.argv[1], "ended").write_text(repr(time.time()))
     if continues:
         wake = ["sh", "-c", f"sleep {continues}; kill -CONT {os.getpid()}"]
@@ -129,11 +131,11 @@ def end(number: int = signal.SIGKILL, whom: str = "", continues: float = 0) -> N
 
 
 class Trouble:
-    """Kills this process when it comes to a place in a step, or lets it sleep there."""
+    """Kills this process at a place in a step, or lets it sleep there."""
 
     def __init__(self, fault: dict[str, Any], own: str) -> None:
         self.fault, self.own = fault, own
-        # Who is started in its place makes the step again, and lives.
+        # A process that replaces it repeats the step and survives.
         self.joins = "MEDLEY_JOINS" in os.environ
         self.step = -1
         self.found = 0
@@ -143,7 +145,7 @@ class Trouble:
             return
         here = self.fault["call"] in call and self.fault["exchange"] in exchange
         self.found += here
-        # Posted and awaited: "behind" is the first after both.
+        # Posted and awaited: "behind" is the first call after both.
         behind = not here and self.found == 2
         if self.own == self.fault.get("slow"):
             if here and self.found == 2:
@@ -153,9 +155,8 @@ class Trouble:
 
 
 class Slowness:
-    """Lets every device take a moment longer in each step, so that what they take is much the same,
-    and one of them several times that: from a step on, to so many steps after the plan has
-    changed."""
+    """Delays every device in each step, so that their times are similar, and one of them several
+    times as much: from a step on, until some steps after the plan has changed."""
 
     MOMENT = 0.01  # seconds
 
@@ -173,14 +174,14 @@ class Slowness:
             time.sleep(self.MOMENT * (self.times if slow else 1))
 
     def begin(self, step: int, epoch: int) -> None:
-        """A step begins."""
+        """Starts a step."""
         self.now, self.is_due = step, True
         if epoch > 0:
             self.last = min(self.last, step + self.more)
 
 
 def kill_during(method: str) -> None:
-    """Lets this process be killed when its trainer comes to a part of a recovery."""
+    """Kills this process when its trainer reaches a part of a recovery."""
 
     def killed(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -189,7 +190,7 @@ def kill_during(method: str) -> None:
 
 
 def kill_in(place: tuple[Any, str, bool], is_there: Callable[[], bool]) -> None:
-    """Lets this process be killed when it comes to a place in a save or a load."""
+    """Kills this process at a place in a save or a load."""
     owner, name, behind = place
     make = getattr(owner, name)
 
@@ -205,19 +206,19 @@ def kill_in(place: tuple[Any, str, bool], is_there: Callable[[], bool]) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Returns how many descriptors, threads and bytes of memory this process has."""
+    """Returns the numbers of descriptors, threads and bytes of memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     memory = pages * os.sysconf("SC_PAGE_SIZE")
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), memory
 
 
 def with_option(make_run: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
-    """Returns what makes a run with one option more."""
+    """Returns a function that makes a run with one more option."""
     return lambda program, cluster, options: make_run(program, cluster, {**options, name: value})
 
 
 def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
-    """Trains, and is killed if that is asked for."""
+    """Trains, and applies the fault."""
     torch.set_num_threads(1)
     own = os.environ.get("MEDLEY_DEVICE", "")
     trouble = Trouble(fault, own)
@@ -240,7 +241,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     if (folder / "start.pt").exists():
         start = torch.load(folder / "start.pt")
         for (kind, name), value in start["state"].items():
-            if (kind, name) in trainer.engine.run.values:  # a loss scale is not, without f16
+            if (kind, name) in trainer.engine.run.values:  # there is no loss scale without f16
                 trainer.engine.run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
     if "torch" in fault:
@@ -263,7 +264,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             end(number, fault.get("whom", ""), fault.get("continues", 0))
         if is_victim and step < fault.get("epochs", 0):
             elastic.member().fail("a test ends the epoch")
-            time.sleep(0.2)  # until all have heard of it
+            time.sleep(0.2)  # until all know of it
         time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)
         if fault.get("other_order") == own:

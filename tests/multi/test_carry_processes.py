@@ -1,5 +1,5 @@
-"""What rows carry from step to step, and return from it, in processes: killed, and resumed under
-another plan, or gone on without the lost one."""
+"""Carried values and outputs of rows in processes: killed, and resumed under another plan, or
+continued without the lost process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def launched(folder: Path, plan: str, *options: str) -> subprocess.CompletedProc
 
 
 def compare(folder: Path, ranks: list[int]) -> int:
-    """Asserts that the last steps are those of the loop in PyTorch; returns how many these are."""
+    """Asserts that the last steps equal those of the loop in PyTorch. Returns their number."""
     eager, held_out = test_carry.Eager(test_carry.reader()[0]), test_carry.pieces(2, 2)
     wanted = []
     for step, piece in enumerate(test_carry.pieces(1, STEPS)):

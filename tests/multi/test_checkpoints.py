@@ -1,4 +1,4 @@
-"""Checkpoints of a run of several processes: each writes and reads what its device has."""
+"""Checkpoints of a run of several processes: each writes and reads the values of its device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ networks:
 
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
-    """A small language model in fp64."""
+    """Returns the graph of a small language model in fp64."""
     with double_precision():
         return medley.capture(*train.make("gpt"))
 
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, graph: medley.Graph) -> Path:
 
 
 def run(folder: Path, plan: str, steps: int, *command: str) -> list[float]:
-    """Trains under a plan, one process for each of its devices; returns the losses."""
+    """Trains under a plan, with one process per device. Returns the losses."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "medley", "launch", str(folder / f"{plan}.json")]
@@ -100,7 +100,7 @@ def newest(folder: Path) -> Path:
     return Path(_core.find_checkpoints(str(folder / "run"))[0][0], "manifest.json")
 
 
-# A process dies; torchrun starts all of them again, and they go on where the checkpoint is.
+# A process dies. torchrun restarts all of them, and they resume from the checkpoint.
 def test_torchrun_starts_a_run_again(folder: Path) -> None:
     want = run(folder, "mesh", 4)
     after = state(folder)

@@ -1,4 +1,4 @@
-"""Runs that lose a process and go on: the curve is that of a run that has lost none."""
+"""Runs that lose a process and continue: the curve equals that of a run without a loss."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ networks:
 
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
-    """What survivor.py trains."""
+    """Returns the graph that survivor.py trains."""
     return medley.Graph(_core.Graph.parse(captured(), "graph"))
 
 
@@ -72,12 +72,12 @@ def captured() -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(graph: medley.Graph) -> dict[str, Any]:
-    """What one device comes to, loss and parameters."""
+    """Returns loss and parameters of one device."""
     return one_device(graph.text())
 
 
 def alone(graph: medley.Graph, **fields: Any) -> medley.Trainer:
-    """Returns one on one device; its optimizer has these fields."""
+    """Returns a trainer on one device. Its optimizer has these fields."""
     cluster = medley.cluster.parse_cluster(CLUSTER)
     mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
     pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
@@ -98,7 +98,7 @@ def one_device(text: str, steps: int = STEPS) -> dict[str, Any]:
 
 
 def prepare(folder: Path, graph: medley.Graph, plan: str, cluster: str = CLUSTER) -> Path:
-    """Writes what the processes read."""
+    """Writes the files that the processes read."""
     folder.mkdir(exist_ok=True)
     (folder / "model.graph").write_text(graph.text())
     (folder / "cluster.yaml").write_text(cluster)
@@ -126,7 +126,7 @@ def elastic(
 def calm(
     folder: Path, graph: medley.Graph, plan: str, cluster: str = CLUSTER, **options: Any
 ) -> dict[str, Any]:
-    """What a run without faults comes to."""
+    """Returns the results of a run without faults."""
     done = launched(prepare(folder, graph, plan, cluster), **options)
     assert done.returncode == 0, done.stderr
     return seen(folder)
@@ -135,8 +135,8 @@ def calm(
 def changing_plans(
     folder: Path, graph: medley.Graph, done: int, steps: int = STEPS, **options: Any
 ) -> dict[str, Any]:
-    """What runs without faults come to that end after `done` of some steps, and go on under the
-    plan of the second epoch."""
+    """Returns the results of runs without faults, the first of which ends after `done` steps. The
+    second continues under the plan of the second generation."""
     first, second = folder / "first", folder / "second"
     cluster = (folder / "cluster.yaml").read_text()
     calm(first, graph, (folder / "plan.json").read_text(), cluster, steps=done, **options)
@@ -166,7 +166,7 @@ def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
     assert_same(found, expected)
 
 
-# The first device's process has them made; after its loss the others find them.
+# The first device's process starts planning. After its loss the others use the plans.
 @pytest.mark.idle
 @pytest.mark.parametrize("who", [0, pytest.param(3, marks=NIGHTLY)])
 def test_the_plan_for_who_is_left_is_there_before_the_loss(
@@ -188,8 +188,8 @@ def test_the_plan_for_who_is_left_is_there_before_the_loss(
     assert distance(seen(folder), one_device(graph.text(), 60)) < 1e-10
 
 
-# Where in a step of which plan who is killed. What is before the commit is made again; behind it
-# the others finish.
+# Faults by plan: place in the step, and killed device. A step is repeated if the fault precedes its
+# commit, else the others finish it.
 WHERE: dict[str, dict[str, Any]] = {
     "forward": {"call": "forward", "exchange": ""},
     "backward": {"call": "backward", "exchange": ""},
@@ -205,7 +205,7 @@ CHOSEN = [
     ("rows", 0, "forward"),
     ("several pipelines", 1, "relay"),
     ("several pipelines", 2, "norm"),
-    ("several pipelines of six", 3, "forward"),  # a relay that has failed, and one behind it
+    ("several pipelines of six", 3, "forward"),  # a failed relay, and one after it
 ]
 EVERYWHERE = [
     (plan, who, where)
@@ -217,7 +217,7 @@ EVERYWHERE = [
 MORE = [pytest.param(*each, marks=NIGHTLY) for each in EVERYWHERE if each not in CHOSEN]
 
 
-# Not every device has transfers, relays or a norm.
+# Only some devices have transfers, relays or a norm.
 @pytest.mark.parametrize(("name", "who", "where"), [*CHOSEN, *MORE])
 def test_a_process_may_be_killed_anywhere_in_a_step(
     tmp_path: Path,
@@ -235,7 +235,7 @@ def test_a_process_may_be_killed_anywhere_in_a_step(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# The others have gone on to the next step before a slow one looks at what the commit gave.
+# The others have begun the next step before a slow device reads the result of the commit.
 def test_a_step_that_others_have_committed_is_finished_alone(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:
@@ -248,8 +248,8 @@ def test_a_step_that_others_have_committed_is_finished_alone(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# The checkpoint before stays whole, or the new one is; the next one replaces what is not.
-FIRST_ONLY = ("complete", "committed")  # what only the first device comes to
+# The earlier checkpoint stays whole, or the new one is. The next save replaces an incomplete one.
+FIRST_ONLY = ("complete", "committed")  # places that only the first device reaches
 IN_A_SAVE = [(place, who) for place in survivor.SAVING for who in range(4)]
 
 
@@ -297,8 +297,8 @@ def test_a_process_that_is_stopped_is_out(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# One second is too short to be noticed; after ten the others have long gone on. What comes back in
-# between is in or out, maybe after a change of epochs in which nobody is lost.
+# One second is too short for detection. After ten the others have long continued. A process that
+# returns in between may join, possibly after a generation without a loss.
 @NIGHTLY
 @pytest.mark.parametrize(
     ("seconds", "losses"), [(1, (0,)), (1.9, (0, 1)), (2.1, (0, 1)), (10, (1,))]
@@ -321,7 +321,7 @@ def test_a_process_that_is_stopped_and_continued_changes_nothing(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# Also where nobody else has what it has.
+# Also if no other device has its values.
 @NIGHTLY
 @pytest.mark.parametrize("name", ["three stages", "rows"])
 def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(
@@ -377,7 +377,7 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
     assert_same(seen(folder), calm(tmp_path / "calm", graph, plan))
 
 
-# All save after each step; who is started again comes to all of these saves.
+# All save after each step. A restarted process reaches all of these saves.
 @pytest.mark.parametrize(
     "fault",
     [
@@ -403,7 +403,7 @@ def test_a_process_that_is_started_again_comes_to_the_saves_of_others(
     assert newest[1:] == (STEPS, True)
 
 
-# What it would be given now is not what the others were given then.
+# The current values differ from those that the others read.
 def test_who_is_started_again_does_not_read_what_was_read_before(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
@@ -414,7 +414,8 @@ def test_who_is_started_again_does_not_read_what_was_read_before(
     assert "behind Trainer.catch_up()" in done.stderr
 
 
-# Killed while all save or read, or between, and then all go back two steps. Of ZeRO nobody has all.
+# Killed while all save or read, or in between; then all return by two steps. With ZeRO no device
+# has all state.
 @pytest.mark.parametrize(
     ("every", "fault"),
     [
@@ -450,7 +451,7 @@ def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path, graph: med
     assert "what only lost devices had cannot be restored: parameter " in done.stderr
 
 
-# Saved after steps 1 and 3 (counted from 0); the process is killed in step 4 or 3.
+# Saved after steps 1 and 3 (counted from 0). The process is killed in step 4 or 3.
 @pytest.mark.parametrize(
     ("name", "step", "second"),
     [
@@ -483,8 +484,8 @@ def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# Copies are of the state before every step, or every second one. Where they are of the step that
-# is made again nothing is lost; else all go back.
+# Copies are of the state before every step, or every second one. With a copy of the repeated step
+# no step is lost; otherwise all return.
 @pytest.mark.parametrize(
     ("name", "every", "source", "back"),
     [
@@ -510,7 +511,7 @@ def test_what_only_the_lost_device_had_comes_back_from_its_second_home(
     done = elastic(folder, *copies, device=DEVICES[who], step=3, call="forward", exchange="")
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
-    if name == "ZeRO" and who == 2:  # without rows, and so without a shard: nothing is lost
+    if name == "ZeRO" and who == 2:  # without rows and thus without a shard: no state is lost
         assert (line["source"], line["back"], line["step"]) == ("memory", 0, 2)
         assert line["bytes"]["homes"] == 0
     else:

@@ -1,5 +1,4 @@
-"""A device becomes slow while a run goes on: it gets less to do, and more again when it is as fast
-as before."""
+"""A device becomes slow during a run: it gets less work, and more again once it is fast."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def rows_of(plan: str) -> dict[str, int]:
 
 
 def windows(*factors: tuple[float, ...]) -> list[dict[str, float]]:
-    """Returns what three devices take, ten seconds each at first."""
+    """Returns the times of three devices, initially ten seconds each."""
     return [{n: 10 * f for n, f in zip("abc", each, strict=True)} for each in factors]
 
 
@@ -50,7 +49,7 @@ CALM = windows((1, 1.1, 0.9), (1, 0.9, 1), (1.1, 1, 1))
 
 
 def after(planned: dict[str, float], *seen: dict[str, float]) -> list[dict[str, float] | None]:
-    """Returns what is said after each window that follows the first ones."""
+    """Returns the results after each window that follows the first ones."""
     slowing = Slowing(planned)
     assert [slowing.add(each) for each in CALM] == [None, None, None]
     return [slowing.add(each) for each in seen]
@@ -68,7 +67,7 @@ def test_what_slows_all_of_them_counts_for_none() -> None:
     assert after({}, *windows(*[(5, 5, 15)] * 3))[-1] == {"c": 3.0}
 
 
-# The epoch has begun while it was slow.
+# The generation began while the device was slow.
 def test_who_is_fast_again_counts_as_before() -> None:
     assert after({"b": 3.0}, *windows(*[(1, 1 / 3, 1)] * 3))[-1] == {}
     assert after({"b": 3.0}, *CALM)[-1] == {"b": 3.0}
@@ -76,14 +75,14 @@ def test_who_is_fast_again_counts_as_before() -> None:
 
 
 class Planner:
-    """What replanning asks of an engine."""
+    """The parts of an engine that replanning uses."""
 
     def __init__(self, graph: medley.Graph, machines: Cluster) -> None:
         self.graph, self.machines = graph, machines
         self.optimizer = survivor.optimizer()
 
 
-# It is checked against the cluster as it is, and its predicted step against that of the old plan.
+# The plan is checked for the original cluster, and its predicted step compared with the old plan's.
 def test_the_plan_for_a_slow_device_is_one_for_the_cluster_as_it_is(graph: medley.Graph) -> None:
     machines = medley.cluster.parse_cluster(SLOW)
     before = medley.plan(graph, machines, "data-parallel-proportional", global_batch=6)

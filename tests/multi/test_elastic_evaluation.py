@@ -1,5 +1,5 @@
-"""Evaluating in runs that lose a process and go on: each evaluation finds what one device finds,
-and the curve is that of a run that has lost none."""
+"""Evaluation in runs that lose a process and continue: each evaluation equals that of one device,
+and the curve that of a run without a loss."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ NIGHTLY = pytest.mark.nightly
 
 SCRIPT = str(Path(evaluator.__file__))
 STEPS = 3
-# On slow devices many are faster than one; on fast ones all others are without a device of the plan
-# when one is lost.
+# On slow devices many are faster than one. On fast ones a loss leaves all others without a device
+# of the plan.
 SLOW = training.CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n"
 
 
 @functools.cache
 def one_device(text: str, steps: int) -> dict[str, Any]:
-    """Returns what one device finds."""
+    """Returns the results of one device."""
     trainer = training.alone(medley.Graph(medley._core.Graph.parse(text, "graph")))
     _, example = survivor.make()
     losses, found = [], []
@@ -55,7 +55,7 @@ def one_device(text: str, steps: int) -> dict[str, Any]:
 
 @functools.cache
 def forward() -> str:
-    """What the model is in eval mode: the first process would take seconds to capture it."""
+    """Returns the model in eval mode, which the first process would take seconds to capture."""
     model, example = survivor.make()
     with in_eval_mode(model):
         beside = functools.partial(reported, is_wanted=lambda name: False, carry={})
@@ -70,7 +70,7 @@ def captured(*arguments: Any, **options: Any) -> evaluator.Captured:
 def prepare(
     folder: Path, graph: medley.Graph, name: str, captures: bool = False, slow: bool = True
 ) -> Path:
-    """Writes what the processes read."""
+    """Writes the files that the processes read."""
     training.prepare(folder, graph, PLANS[name].plan(graph))
     (folder / "cluster.yaml").write_text(SLOW if slow else training.CLUSTER)
     if not captures:
@@ -88,7 +88,7 @@ def elastic(
 
 
 def check(folder: Path, graph: medley.Graph, devices: list[str], steps: int = STEPS) -> None:
-    """Asserts that all devices have found what one device finds, and the same."""
+    """Asserts that all devices have the results of one device."""
     want = one_device(graph.text(), steps)
     assert distance(seen(folder), want) < 1e-10
     told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in devices]
@@ -97,7 +97,7 @@ def check(folder: Path, graph: medley.Graph, devices: list[str], steps: int = ST
         assert (each["evaluated"], each["steps"]) == (told[0]["evaluated"], steps)
 
 
-# The first process is the one that plans and speaks for all; the third batch is under way.
+# The first process plans and reports. The third batch is in progress.
 @pytest.mark.parametrize(
     ("name", "who", "batch", "where"),
     [
@@ -128,7 +128,7 @@ def test_a_process_may_be_killed_in_an_evaluation(
     check(folder, graph, [d for d in DEVICES[:4] if d != DEVICES[who]])
 
 
-# It has been in none of those before, and gets what they gave; in this one it begins in the middle.
+# It missed all earlier evaluations and receives their results. In this one it starts in the middle.
 @pytest.mark.parametrize("who", [0, pytest.param(3, marks=NIGHTLY)])
 def test_a_process_that_is_started_again_takes_part_in_the_evaluation(
     tmp_path: Path, graph: medley.Graph, who: int
@@ -156,8 +156,8 @@ def test_fifty_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) 
     assert done.returncode == 0, done.stderr
     assert [line["lost"] for line in recoveries(folder)] == [[]] * 50
     check(folder, graph, DEVICES[:4], steps=50)
-    # Now and then Gloo leaves an exchange waiting whose connections have ended: four descriptors
-    # and three threads of such a group stay until its time-out.
+    # Sometimes Gloo leaves an exchange over ended connections pending: four descriptors and three
+    # threads of such a group stay until its timeout.
     had = seen(folder)["had"]
     descriptors, threads, memory = (statistics.median(each) for each in zip(*had[-9:], strict=True))
     assert descriptors <= had[1][0] + 3 * 4

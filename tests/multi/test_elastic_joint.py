@@ -1,4 +1,5 @@
-"""Runs of several objectives that lose a process and go on: the curve is that of PyTorch's loop."""
+"""Runs of several objectives that lose a process and continue: the curve is that of PyTorch's
+loop."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ NO_COPIES = ("--second-homes-every", "0")
 
 
 def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
-    """Returns a plan for four devices by its name; of all but "zero" and "stages" any two devices
-    of different nodes have everything. The next plans are of a strategy."""
+    """Returns a plan for four devices by its name. In all except "zero" and "stages" any two
+    devices of different nodes have the whole state. The next plans are of a strategy."""
 
     def stages(*numbers: list[int]) -> list[dict[str, Any]]:
         firsts = ["", *cuts(graph, len(numbers))] if len(numbers) > 1 else [""]
@@ -70,7 +71,7 @@ def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
 
 
 def prepare(folder: Path, name: str, shapes: str, strategies: tuple[str, ...] = (EVEN,)) -> Path:
-    """Writes what the processes read."""
+    """Writes the files that the processes read."""
     folder.mkdir(exist_ok=True)
     (folder / "cluster.yaml").write_text(CLUSTER)
     with exactness.double_precision():
@@ -93,8 +94,8 @@ def elastic(
 
 
 def check(folder: Path, name: str, steps: int = STEPS) -> dict[str, Any]:
-    """Asserts that losses, parameters and buffers are those of PyTorch's loop; returns what was
-    seen."""
+    """Asserts that losses, parameters and buffers equal those of PyTorch's loop. Returns the
+    results."""
     found = dict(torch.load(folder / "seen.pt"))
     with exactness.double_precision():
         losses, _ = train_eager(name)
@@ -118,7 +119,7 @@ def state_after(name: str, steps: int) -> dict[str, torch.Tensor]:
 
 
 FORWARD = {"call": "forward", "exchange": ""}
-# Where in a step who is killed, and which part of the state is on its way then.
+# Places of a kill in a step, and the part of the state that is being sent.
 WHERE: dict[str, dict[str, Any]] = {
     "between": {},
     "before it is brought": {"in": "bring"},
@@ -163,8 +164,8 @@ def test_a_process_may_be_killed_in_a_step_of_any_objective(
     check(folder, name)
 
 
-# All four processes are killed in turn, and started again: the second one in the next step, or in
-# the one that is made again.
+# All four processes are killed in turn and restarted: the second one in the next step, or in the
+# repeated one.
 @NIGHTLY
 @pytest.mark.parametrize(
     ("name", "shapes"),
@@ -199,8 +200,8 @@ def test_each_process_may_be_killed_and_started_again(
     check(folder, name)
 
 
-# Over slow links the next plan of one objective has one device: so do all plans. What only that
-# one had comes from the checkpoint of all objectives.
+# Over slow links the next plan of one objective has one device, so all plans have. State of only
+# that device comes from the checkpoint of all objectives.
 @NIGHTLY
 @pytest.mark.parametrize("name", ["linear gan", "distillation"])
 def test_who_has_no_device_of_the_plans_goes_on_from_a_checkpoint(
@@ -293,7 +294,7 @@ def test_a_process_may_be_killed_in_an_evaluation(
             assert found["evaluated"][step] == pytest.approx(expected, rel=1e-10)
 
 
-# Killed while all read what another run has saved, before and behind that.
+# Killed while all read the files of another run, before and after the read.
 @NIGHTLY
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("restarts", ["0", "1"])

@@ -1,4 +1,4 @@
-"""Elastic runs whose script goes back to an older checkpoint: all that it does is done again."""
+"""Elastic runs whose script returns to an older checkpoint: all later work is repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOADS = [act for act, what in enumerate(returner.SCRIPT) if what.startswith("loa
 
 @functools.cache
 def one_device(text: str) -> tuple[list[float], dict[str, Any]]:
-    """Returns what the script gives on one device."""
+    """Returns the results of the script on one device."""
     trainer = training.alone(medley.Graph(_core.Graph.parse(text, "graph")))
     with tempfile.TemporaryDirectory() as folder:
         found = returner.run(trainer, Path(folder))
@@ -42,7 +42,8 @@ def one_device(text: str) -> tuple[list[float], dict[str, Any]]:
 def check(
     folder: Path, graph: medley.Graph, devices: list[str], *options: str, **fault: Any
 ) -> None:
-    """Asserts that a run gives in all processes what one device gives, and has saved that."""
+    """Asserts that all processes of a run have the results of one device, and that they are
+    saved."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
     done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
     assert done.returncode == 0, done.stderr
@@ -64,7 +65,7 @@ def test_all_acts_are_made_after_a_load(tmp_path: Path, graph: medley.Graph) -> 
     check(folder, graph, DEVICES[:4])
 
 
-# Before, between and behind the loads; the first process speaks for all.
+# Before, between and after the loads. The first process reports.
 @pytest.mark.parametrize("restarts", [1, 0])
 @pytest.mark.parametrize(
     ("who", "act"),
@@ -84,7 +85,7 @@ def test_who_is_lost_after_a_load_is_replaced(
     check(folder, graph, left, "--restarts", str(restarts), device=DEVICES[who], act=act)
 
 
-# It alone had its part of the state: all go back to a checkpoint of this life.
+# Only this process had its part of the state: all return to a checkpoint of this life.
 @pytest.mark.parametrize(
     ("act", "fault"),
     [

@@ -1,4 +1,4 @@
-"""Runs on several nodes that lose one and go on: a supervisor each, here on one machine."""
+"""Runs on several nodes that lose one and continue, with a supervisor each, here on one machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SLOW = CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n"
 
 
 def prepare(folder: Path, graph: medley.Graph, plan: str) -> Path:
-    """Writes what the processes read: a plan of four nodes for two of two devices."""
+    """Writes the files that the processes read: a plan of four nodes for two of two devices."""
     for i in (1, 2, 3):
         plan = plan.replace(f'"a/{i}/0"', f'"{DEVICES[i]}"')
     one_node.prepare(folder, graph, plan)
@@ -89,8 +89,7 @@ class Nodes:
         )
 
     def bring_back(self, folder: Path) -> list[str]:
-        """Starts the second node again when the run has gone on without it; returns what they have
-        printed."""
+        """Restarts the second node once the run has continued without it. Returns the outputs."""
         while not recoveries(folder):
             assert self.supervisors[0].poll() is None
             time.sleep(0.1)
@@ -100,7 +99,7 @@ class Nodes:
         return outputs
 
     def outputs(self) -> list[str]:
-        """Returns what they have printed, when both have ended."""
+        """Returns the outputs of both nodes after their end."""
         return [each.communicate(timeout=120)[0] for each in self.supervisors]
 
     def codes(self) -> list[int]:
@@ -109,7 +108,7 @@ class Nodes:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether any process is left that trains in a folder; one that was forked has another name."""
+    """Returns whether any process still trains in a folder. A forked one has another name."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = process.read_bytes().split(b"\0")
@@ -143,8 +142,7 @@ def test_a_node_may_be_lost(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
-# On slow devices two nodes are faster than one, on fast ones messages take longer than what they
-# save.
+# On slow devices two nodes are faster than one. On fast ones messages cost more than they save.
 @NIGHTLY
 @pytest.mark.parametrize(("speed", "is_used"), [(1e-4, True), (1.0, False)])
 def test_a_node_that_comes_back_is_used_if_that_pays(
@@ -210,8 +208,8 @@ def go_on(processes: list[int]) -> None:
         os.kill(process, signal.SIGCONT)
 
 
-# Stopped with its supervisor, so that nobody kills it, and continued when the others have long gone
-# on: it ends itself, and has changed nothing.
+# Stopped with its supervisor, so that no process kills it, and continued long after the others: it
+# ends itself without an effect.
 @NIGHTLY
 def test_a_node_that_comes_back_after_ten_seconds_is_out(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
@@ -245,8 +243,8 @@ def test_a_node_that_was_silent_for_ten_seconds_is_used_when_it_is_started_again
     assert recoveries(folder)[-1]["members"] == DEVICES
 
 
-# Nearly all of the time is that of evaluations, so it is ready in one; it gets what was found
-# before, and is in the next one from its first batch on.
+# Evaluations take most of the time, so it becomes ready in one. It receives the earlier results,
+# and joins the next one at its first batch.
 @NIGHTLY
 def test_a_node_that_comes_back_is_taken_in_between_evaluations(
     tmp_path: Path, graph: medley.Graph

@@ -1,4 +1,4 @@
-"""Optimizers of runs that lose a process: what depends on the step, and the state of PyTorch's."""
+"""Optimizers of runs that lose a process: functions of the step, and the state of PyTorch's."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NIGHTLY = pytest.mark.nightly
 
 @functools.cache
 def by_step(text: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Returns what one device comes to under survivor.BY_STEP, and the averages of the weights."""
+    """Returns the results of one device with survivor.BY_STEP, and the averages of the weights."""
     trainer = alone(medley.Graph(_core.Graph.parse(text, "graph")), **survivor.BY_STEP)
     _, example = survivor.make()
     losses = [trainer.step(survivor.batch_of(example, step)).loss for step in range(STEPS)]
     return {"losses": losses, "state": trainer.parameters()}, trainer.averages()
 
 
-# What depends on the step is that of the step that is made, again or by a process that comes.
+# Functions of the step use the number of the step, in repeated steps and in joining processes too.
 @pytest.mark.parametrize(
     ("name", "options", "fault"),
     [
@@ -64,8 +64,8 @@ def test_hyperparameters_and_averages_by_step_are_those_of_the_step(
     )
 
 
-# Killed while all read the state, or in a later step; what only a lost device had comes from a
-# checkpoint that was saved since.
+# Killed while all read the state, or in a later step. State of only the lost device comes from a
+# later checkpoint.
 @pytest.mark.parametrize(
     ("name", "options", "fault"),
     [

@@ -1,4 +1,4 @@
-"""Predictions of runs that lose a process are those of one device, in all processes."""
+"""Predictions of runs that lose a process equal those of one device, in all processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def prepare(graph: medley.Graph, devices: list[str], folder: Path) -> Path:
 
 
 def one_device(graph: medley.Graph) -> list[dict[str, Any]]:
-    """Returns what one device predicts."""
+    """Returns the predictions of one device."""
     model, batches = predictor.made()
     cluster = medley.cluster.parse_cluster(CLUSTER)
     chosen = medley.plan(graph, cluster, plan=even_plan(DEVICES[:1]))
@@ -55,7 +55,7 @@ def one_device(graph: medley.Graph) -> list[dict[str, Any]]:
 
 
 def ran(folder: Path, *options: str, **fault: Any) -> dict[str, Any]:
-    """Returns what each process has seen, by device."""
+    """Returns the results of each process, by device."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
     done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,4 @@
-"""Scripts as people write them in runs that lose a process: what they have saved is what one device
-comes to."""
+"""Usual scripts in runs that lose a process: they save the results of one device."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ SCRIPT = str(Path(looper.__file__))
 
 
 def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> None:
-    """Runs the script, which loses a process once, and compares what it has saved."""
+    """Runs the script, which loses a process once, and compares the saved files."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
     done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
     assert done.returncode == 0, done.stderr
@@ -47,7 +46,7 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
         assert float((state[name] - value).abs().max() / value.abs().max()) < 1e-10, name
 
 
-# Who is started again does not come to the steps of that loop in fit, which ends before them.
+# A restarted process skips the steps of that loop in fit, which ends before them.
 @pytest.mark.parametrize("loader", [{}, {"lengthless": True}])
 @pytest.mark.parametrize("who", [2, pytest.param(0, marks=NIGHTLY)])
 def test_who_is_started_again_leaves_fit_where_the_others_did(
@@ -61,7 +60,7 @@ def test_who_is_started_again_leaves_fit_where_the_others_did(
 
 
 def saved_before(folder: Path, graph: medley.Graph, plan: str) -> Path:
-    """Returns a folder with what another run has saved."""
+    """Returns a folder with the checkpoint of another run."""
     folder = prepare(folder, graph, plan)
     trainer = training.alone(graph)
     _, example = survivor.make()
@@ -71,7 +70,7 @@ def saved_before(folder: Path, graph: medley.Graph, plan: str) -> Path:
     return folder
 
 
-# It is told where the others have gone on from, or hears that with them.
+# It receives the position of the others from the store, or together with them.
 @pytest.mark.parametrize("step", [looper.FITTED + 1, pytest.param(-1, marks=NIGHTLY)])
 def test_who_is_started_again_resumes_where_the_others_did(
     tmp_path: Path, graph: medley.Graph, step: int
@@ -80,7 +79,7 @@ def test_who_is_started_again_resumes_where_the_others_did(
     trained(folder, graph, "--restarts", "1", device=DEVICES[1], step=step)
 
 
-# Only it had its part of the state, before as behind that, and nobody has a copy yet.
+# Only this process had its part of the state, before and after, and there is no copy yet.
 @pytest.mark.parametrize(
     ("name", "who", "place", "restarts"),
     [
@@ -101,8 +100,8 @@ def test_who_is_lost_in_a_load_comes_back_from_the_checkpoint(
     trained(folder, graph, "--restarts", restarts, **fault)
 
 
-# Nobody comes to that save again. With ZeRO all go back to copies, and make the last step again,
-# when threads cannot be started any more.
+# No process reaches that save again. With ZeRO all return to copies, and repeat the last step when
+# no thread can start.
 @pytest.mark.parametrize("name", ["rows", "ZeRO"])
 @pytest.mark.parametrize("who", [1, pytest.param(0, marks=NIGHTLY)])
 def test_what_is_being_saved_when_a_script_ends_is_saved(
@@ -122,7 +121,7 @@ def test_who_is_started_again_at_the_end_reads_what_the_others_have_read(
     trained(folder, graph, *options, device=DEVICES[who], step=looper.STEPS, reads=True)
 
 
-# Nobody needs it any more, nor who would be started again.
+# Neither it nor its replacement is needed.
 @pytest.mark.parametrize("restarts", ["1", pytest.param("0", marks=NIGHTLY)])
 def test_who_is_killed_when_all_have_finished_is_not_missed(
     tmp_path: Path, graph: medley.Graph, restarts: str
@@ -131,7 +130,7 @@ def test_who_is_killed_when_all_have_finished_is_not_missed(
     trained(folder, graph, "--restarts", restarts, device=DEVICES[0], step=looper.STEPS + 1)
 
 
-# It computes something of its own, and cannot say where it is; but it lives.
+# It computes in its script and sends no position, but its heartbeat continues.
 def test_who_is_busy_when_another_is_lost_is_waited_for(
     tmp_path: Path, graph: medley.Graph
 ) -> None:

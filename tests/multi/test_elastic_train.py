@@ -1,4 +1,4 @@
-"""`medley train` loses a process and goes on: each step stands once in its metrics."""
+"""`medley train` loses a process and continues. Each step occurs once in its metrics."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def start(*options: str) -> subprocess.Popen[str]:
 
 
 def metrics(output: str) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl, of which the last may not be complete."""
+    """Returns the lines of metrics.jsonl. The last may be incomplete."""
     return whole_lines(Path(output, "metrics.jsonl"))
 
 
 def wait_for_step(run: subprocess.Popen[str], step: int) -> None:
-    """Returns once a step stands in the metrics."""
+    """Waits until a step is in the metrics."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not any(line["step"] >= step for line in metrics("out")):
         assert run.poll() is None, run.communicate()[1]

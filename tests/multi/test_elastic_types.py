@@ -1,4 +1,4 @@
-"""Runs that compute in f16 lose a process and go on, with the loss scale that they had."""
+"""Runs in f16 lose a process and continue with their loss scale."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ UNDER_WAY = {"between": {}, "norm": {"call": "update", "exchange": "norm/sum"}}
 
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
-    """What survivor.py trains in f32, its products in bf16."""
+    """Returns the graph that survivor.py trains in f32, with matmuls in bf16."""
     return medley.capture(*survivor.make(double=False), autocast=torch.bfloat16)
 
 
 def plan_of(*devices: str) -> str:
-    """Returns one by rows; those that follow it are of the same strategy."""
+    """Returns a plan by rows. Its replacements are of the same strategy."""
     lengths = [len(range(i, survivor.ROWS, len(devices))) for i in range(len(devices))]
     microbatch = {"rows": survivor.ROWS, "lengths": lengths}
     stage = {"mesh": {"axes": ["x"], "shape": [len(devices)], "devices": devices}}
@@ -93,12 +93,12 @@ def test_nobody_is_left_who_computes_in_f16(tmp_path: Path, graph: medley.Graph)
     assert_same(found, expected)
 
 
-# In between nobody has a scale; with who comes it starts from the first.
+# In between no device has a scale. A joining device starts from the first.
 @NIGHTLY
 def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Graph) -> None:
     devices = ["new/0/0", "new/0/1", "old/0/0", "old/0/1"]
     cluster = CLUSTER.replace("count: 2", "count: 1").replace("node: 1", "node: 2")
-    cluster += "  CPU: {speed: 1e-4}\n"  # so slow that a node more pays
+    cluster += "  CPU: {speed: 1e-4}\n"  # slow enough that another node pays off
     folder = prepare(tmp_path / "run", graph, plan_of(*devices), cluster)
     fault = {**SCALED, "device": devices[2], "whom": "supervisor", "pause": 0.5}
     nodes = Nodes(folder, steps=40, **fault)
@@ -110,7 +110,7 @@ def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Gra
     assert 1 < scale_of(found) < FIRST
 
 
-# Also where it alone computes in f16: the others have the scale as well.
+# Also if only this device computes in f16: the others have the scale too.
 def test_who_is_started_again_has_the_scale(tmp_path: Path, graph: medley.Graph) -> None:
     plan = plan_of("new/0/0", "new/1/0", "old/0/0")
     folder = prepare(tmp_path / "run", graph, plan, CLUSTER)

@@ -1,5 +1,5 @@
-"""Any plan trains like plain PyTorch on one device, to 1e-10 in fp64, in the form that ships: as
-threads of one process and as one process per device."""
+"""Any plan trains like plain PyTorch on one device, to 1e-10 in fp64, in both shipped forms:
+threads of one process, and one process per device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = [
 
 @functools.cache
 def eager(name: str) -> exactness.Curve:
-    """Returns what plain PyTorch makes of a cell."""
+    """Returns the curve of a cell in plain PyTorch."""
     cell = CELLS[name]
     with exactness.double_precision():
         model, batch, _, _ = cell.make()
@@ -34,16 +34,16 @@ def eager(name: str) -> exactness.Curve:
 
 
 class Processes:
-    """What processes make of cells. All that are wanted of so many devices are trained by the same
-    processes, one after the other; new ones go on after one that fails."""
+    """The curves of cells in processes. All cells for a number of devices are trained in sequence
+    by the same processes; after a failure new ones continue."""
 
     def __init__(self, folder: Path, wanted: list[str]) -> None:
         self._folder = folder
         self._wanted = wanted
-        self._failed: dict[str, str] = {}  # what the processes said
+        self._failed: dict[str, str] = {}  # outputs of the processes
 
     def curve(self, name: str) -> exactness.Curve:
-        """Returns what they have made of a cell."""
+        """Returns the curve of a cell."""
         file = self._folder / f"{NUMBERS[name]}.pt"
         if not file.exists() and name not in self._failed:
             self._train(CELLS[name].devices)
@@ -55,7 +55,7 @@ class Processes:
         for name in left:
             with exactness.double_precision():
                 graph = CELLS[name].make()[2]
-            if not graph.constants:  # which are not in its text
+            if not graph.constants:  # constants are not in its text
                 (self._folder / f"{NUMBERS[name]}.graph").write_text(graph.text())
         while left:
             script = [SCRIPT, str(self._folder), *left]
@@ -79,7 +79,7 @@ def processes(
     return Processes(tmp_path_factory.mktemp("curves"), names)
 
 
-# The others are in threads what python/tests runs.
+# python/tests runs the others as threads.
 @pytest.mark.parametrize("name", MATRIX)
 def test_in_threads(name: str) -> None:
     cell = CELLS[name]

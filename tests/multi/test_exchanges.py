@@ -48,7 +48,7 @@ def write(folder: Path, name: str, adapted: bool) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cluster of two devices, graphs and plans."""
+    """Returns a folder with a cluster of two devices, graphs and plans."""
     path = tmp_path_factory.mktemp("exchanges")
     (path / "cluster.yaml").write_text(CLUSTER)
     write(path, "model", False)
@@ -90,7 +90,7 @@ def test_who_has_ended_is_named(folder: Path, call: str, how: str) -> None:
     check(folder, call, how)
 
 
-# The process that the others wait for, and whose store they may use.
+# The others wait for this process, and may use its store.
 @SLOW
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("call", ["step", "evaluate", "capture", "texts"])

@@ -1,4 +1,4 @@
-"""Faults in running jobs: all end soon, and the last line says who was the cause."""
+"""Faults in running jobs: all processes end soon, and the last line names the cause."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ DEVICES = ["fast/0/0", "fast/0/1", "slow/0/0"]
 
 @pytest.fixture(scope="module")
 def graph() -> str:
-    """The graph of what faulty.py trains; captured once, since capturing is not what fails here."""
+    """Returns the graph that faulty.py trains, captured once."""
     return medley.capture(*faulty.make()).text()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, graph: str) -> Path:
-    """A graph, a cluster of three devices and a plan that divides rows and the weight over them:
-    reading parameters takes all."""
+    """Returns a folder with a graph, a cluster of three devices and a plan that divides rows and
+    the weight over them: all processes must read parameters."""
     (tmp_path / "model.graph").write_text(graph)
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     mesh = {"axes": ["x"], "shape": [3], "devices": DEVICES}
@@ -73,12 +73,12 @@ def launched(folder: Path, *options: str, **more: str) -> subprocess.CompletedPr
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns what the launcher says in the end."""
+    """Returns the last line of the launcher."""
     return done.stderr.splitlines()[-1]
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Returns what the processes say of the fault: not that they wait, on a slow machine."""
+    """Returns the messages of the processes on the fault, without those on waiting."""
     lines = done.stderr.splitlines()
     return [line for line in lines if "] medley: " in line and "waiting for" not in line]
 
@@ -111,7 +111,7 @@ def test_who_leaves_early_is_named(folder: Path) -> None:
     assert re.search(expected, last_line(done)), done.stderr
 
 
-# Its process lives on: no connection tells the others.
+# Its process stays alive: no connection reports it.
 def test_who_stops_training_and_lives_on_is_named(folder: Path) -> None:
     done = launched(folder, TROUBLE="trainer.finish(); time.sleep(10000)")
     assert done.returncode == 2
@@ -216,7 +216,7 @@ def test_a_signal_ends_all(folder: Path, number: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # Whoever runs this under nohup has it ignored, and launch leaves it so.
+        # Under nohup it is ignored, and launch keeps it so.
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     assert process.stdout is not None
@@ -252,7 +252,7 @@ def test_a_killed_launcher_leaves_nothing(folder: Path) -> None:
     while text.count("step 3") < 3:
         text += process.stdout.readline()
     process.kill()
-    text += process.stdout.read()  # to the end: of all processes
+    text += process.stdout.read()  # the rest, from all processes
     process.wait()
     assert not left_running(pids_in(text))
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "medley" in name]
@@ -337,7 +337,7 @@ def test_who_waits_says_for_whom(folder: Path, rank: str, waiting: str, why: str
     assert "Traceback" not in done.stderr
 
 
-# Longer than an exchange may take: it is the first process's life that counts.
+# Longer than the limit of an exchange: the heartbeat of the first process counts.
 @NIGHTLY
 def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
     script = folder / "patient.py"

@@ -1,5 +1,5 @@
-"""Processes that share a CUDA device, beside one on a processor: what they send goes through the
-memory of the host, and one of them may be lost."""
+"""Processes that share a CUDA device, and one on a CPU: messages pass through host memory, and a
+process may be lost."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of(name: str, graph: medley.Graph) -> str:
-    """Returns a plan of whose four devices the last is a processor."""
+    """Returns a plan of four devices. The last is a CPU."""
     return (PLANS | MATRIX)[name].plan(graph).replace("a/3/0", PROCESSOR)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(graph: medley.Graph) -> dict[str, Any]:
-    """What one processor comes to."""
+    """Returns the results of one CPU."""
     return elastic.one_device(graph.text())
 
 
@@ -76,7 +76,7 @@ def test_one_of_them_is_killed_and_the_others_go_on(
     assert line["lost"] == [who]
     found = seen(folder)
     assert distance(found, undisturbed) < 1e-10
-    # Not always to the last bit, as on processors: 1e-16 and 3e-13 have been seen.
+    # Unlike on CPUs, the last bit may differ: 1e-16 and 3e-13 have been measured.
     assert distance(found, of_parameters(changing_plans(folder, graph, 2))) < 1e-11
     print(f"{name} without {who}: {json.dumps(line)}")
 

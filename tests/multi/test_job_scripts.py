@@ -1,5 +1,5 @@
 """The scripts of examples/ that start runs on clusters, checked by linters and run with stand-ins
-for what starts processes there."""
+for the cluster's launchers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ nodes:
 networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 10 us}
 """
-# Two processes on this machine; the first time one of them is killed once there is a checkpoint.
+# Two processes on this machine. The first time one of them is killed once there is a checkpoint.
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 export SLURM_NTASKS=2
@@ -44,7 +44,7 @@ echo 127.0.0.1
 
 
 def linter(name: str) -> str:
-    """Returns the path of a linter; skips the test if it is not installed."""
+    """Returns the path of a linter. Skips the test if it is not installed."""
     path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
     if path is None:
         pytest.skip(f"needs {name} (requirements-all.txt)")

@@ -40,7 +40,7 @@ def launched(folder: Path, name: str, *shapes: str) -> subprocess.CompletedProce
     )
 
 
-# The plans of both objectives list the devices in unlike orders.
+# The plans of both objectives list the devices in different orders.
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [

@@ -1,4 +1,4 @@
-"""The loop around steps in processes: it does what it does in the threads of one."""
+"""The loop around steps in processes gives the results of threads in one process."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
-    """What loop.py trains; captured once."""
+    """Returns the graph that loop.py trains, captured once."""
     with double_precision():
         return medley.capture(*train.make("gpt"))
 
 
 def prepare(folder: Path, graph: medley.Graph, plan: str) -> None:
-    """Writes what the processes read."""
+    """Writes the files that the processes read."""
     (folder / "gpt.graph").write_text(graph.text())
     (folder / "cluster.yaml").write_text(CLUSTER)
     (folder / "plan.json").write_text(plan)
@@ -69,7 +69,7 @@ def prepare(folder: Path, graph: medley.Graph, plan: str) -> None:
 def run(
     folder: Path, *launch: str, killed: int = 0, how: str = "loader"
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns what the first process has seen, and the weights."""
+    """Returns the results of the first process, and the weights."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     done = subprocess.run(
         warm_start.command(
@@ -91,7 +91,7 @@ def run(
 def compare(
     got: tuple[dict[str, Any], dict[str, Tensor]], want: tuple[dict[str, Any], dict[str, Tensor]]
 ) -> None:
-    """Asserts that two runs have told the same and come to the same weights."""
+    """Asserts that two runs have equal reports and weights."""
     assert got[0]["steps"] == loop.EPOCHS * 3 and not got[0]["interrupted"]
     for key in ("evaluated", "steps of whole batches"):
         assert got[0][key] == pytest.approx(want[0][key], rel=1e-10), key
@@ -112,8 +112,8 @@ def test_processes_do_what_threads_do(tmp_path: Path, graph: medley.Graph) -> No
     compare(run(tmp_path, "-m", "medley", "launch", str(tmp_path / "plan.json")), want)
 
 
-# Killed behind step 4, the first of an epoch, or in the evaluation after it; the last step of each
-# epoch has three rows. The process that is the first one then is told of what it finds.
+# Killed after step 4, the first of an epoch, or in the evaluation after it. The last step of each
+# epoch has three rows. The next first process receives the results.
 @pytest.mark.parametrize("killed", [4, pytest.param(-4, marks=pytest.mark.nightly)])
 def test_one_that_loses_its_first_process_goes_on(
     tmp_path: Path, graph: medley.Graph, killed: int
@@ -128,7 +128,7 @@ def test_one_that_loses_its_first_process_goes_on(
     assert (tmp_path / "killed").exists()
 
 
-# It gets what was found before, takes part in the evaluation that is under way, and goes on.
+# It receives the earlier results, joins the current evaluation, and continues.
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("killed", "how"), [(4, "loader"), (-4, "loader"), (-4, "function"), (-6, "function")]

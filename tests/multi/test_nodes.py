@@ -1,5 +1,5 @@
-"""torchrun on several nodes, here all on this machine, with one plan of several stages; what is
-said of interfaces, of processes that do not come, and of devices that are slow."""
+"""torchrun on several nodes, here on one machine, with one plan of several stages; messages on
+interfaces, missing processes and slow devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_node(rank: int, port: int, *command: str, **more: str) -> subprocess.P
 
 
 def run_nodes(*command: str, **more: str) -> list[tuple[int, str, str]]:
-    """Runs a command on two nodes; returns code, output and errors of each."""
+    """Runs a command on two nodes. Returns code, output and errors of each."""
     port = launch.free_port()
     nodes = [start_node(rank, port, *command, **more) for rank in range(2)]
     found = []
@@ -130,7 +130,7 @@ def test_a_device_slower_than_planned_is_named(folder: Path, kinds: tuple[str, s
     if kinds[0] == kinds[1]:
         (line,) = lines
         assert line.startswith("medley: a/0/0 is slow: computing takes it ")
-    else:  # that one is twice as fast as the other was never measured
+    else:  # the factor of two between them was never measured
         assert not lines
     assert " is slow: " not in second
 

@@ -56,8 +56,8 @@ def captured(name: str) -> medley.Graph:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The graph of gpt, a cluster of two devices and a plan that gives them 7 and 1 rows; the ranks
-    are in the plan's order, which is not the cluster's."""
+    """Returns a folder with the graph of gpt, a cluster of two devices and a plan that gives them 7
+    and 1 rows. The ranks are in the plan's order, which differs from the cluster's."""
     assert not captured("gpt").constants
     (tmp_path / "gpt.graph").write_text(captured("gpt").text())
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Returns the environment of a command that imports what this process imports."""
+    """Returns the environment of a command with the imports of this process."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
 
@@ -95,8 +95,8 @@ def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
 
 
 def left_running(pids: set[int], seconds: float = 5.0) -> set[int]:
-    """Returns the processes that are there after so long, zombies not counted: the pipe of one that
-    ends is closed before it is gone."""
+    """Returns the processes that still exist after `seconds`, without zombies: the pipe of an
+    ending process closes before it is gone."""
     end = time.monotonic() + seconds
     while (left := {pid for pid in pids if ends.is_running(pid)}) and time.monotonic() < end:
         time.sleep(0.05)
@@ -152,7 +152,7 @@ def test_two_processes_train_like_one_device(folder: Path, name: str, stages: bo
     saved = safetensors.torch.load_file(folder / "model" / "model.safetensors")
     for key, value in model.named_parameters():
         difference = (saved[key] - value).detach().abs().max()
-        # A key bias has no gradient but rounding (exactness.py).
+        # The gradient of a key bias is only rounding (exactness.py).
         floor = 1e-9 if key.endswith("key.bias") else 0.0
         assert difference <= max(1e-10 * value.detach().abs().max(), floor), key
 
@@ -187,7 +187,7 @@ def test_devices_with_different_programs_do_not_start(folder: Path) -> None:
     assert not (folder / "model").exists()
 
 
-# The first process writes: it alone has something to say, and the others leave as it does.
+# Only the first process writes and prints. The others exit like it.
 def test_a_model_that_cannot_be_saved_is_one_sentence(folder: Path) -> None:
     (folder / "model").touch()
     done = run([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder), "gpt", "2"])
@@ -245,12 +245,10 @@ def interrupt(
     inherited: signal.Handlers = signal.SIG_DFL,
     **more: str,
 ) -> tuple[int, str]:
-    """Runs a command and presses Ctrl-C once it has `begun`; returns the exit code and all output.
-
-    Its processes have to end by themselves, before the launcher kills them: callers look at what
-    they print at their end. `inherited`: how the command finds SIGINT set; a shell gives SIG_IGN to
-    what it starts in the background, and tests may be started there.
-    """
+    """Runs a command and presses Ctrl-C once it has `begun`. Returns the exit code and all output.
+    Its processes must end before the launcher kills them: callers check their last lines.
+    `inherited`: initial handler of SIGINT. A shell gives SIG_IGN to background processes, such as
+    these tests."""
     process = subprocess.Popen(
         command,
         env=environment(PYTHONUNBUFFERED="1", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="120", **more),
@@ -270,7 +268,7 @@ def interrupt(
     text += process.stdout.read()
     code = process.wait(timeout=60)
     assert time.monotonic() - start < SAVE_SECONDS  # after which the launcher ends them
-    assert "SIGKILL" not in text  # torchrun says when it kills
+    assert "SIGKILL" not in text  # torchrun reports kills
     return code, text
 
 
@@ -279,7 +277,7 @@ def interrupt(
     [
         ("launch", signal.SIG_DFL),
         pytest.param("launch", signal.SIG_IGN, marks=pytest.mark.nightly),
-        ("torchrun", signal.SIG_DFL),  # it lets its processes inherit what it inherits
+        ("torchrun", signal.SIG_DFL),  # its processes inherit its own handlers
     ],
 )
 def test_ctrl_c_ends_all(folder: Path, launcher: str, inherited: signal.Handlers) -> None:
@@ -332,7 +330,7 @@ def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
     assert (out / f"step-{state['step']:08}" / "COMMIT").exists()
 
 
-# Behind weights that cannot be written the last checkpoint is what is left of the last steps.
+# If the weights cannot be written, the last checkpoint keeps the last steps.
 def test_a_checkpoint_outlives_weights_that_find_no_room(folder: Path) -> None:
     (folder / "text").mkdir()
     (folder / "text" / "a.txt").write_text("unequal devices, one model. " * 200)

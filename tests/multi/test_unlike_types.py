@@ -1,5 +1,4 @@
-"""A process whose device computes in bf16 and one whose device computes in f16 train as threads do,
-and skip the same step."""
+"""A bf16 process and an f16 process train like threads, and skip the same step."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one start of two processes has written."""
+    """Returns the files written by one start of two processes."""
     path = tmp_path_factory.mktemp("types")
     done = run([*TORCHRUN, "--nproc-per-node=2", str(Path(unlike_types.__file__)), str(path)])
     assert done.returncode == 0, done.stderr

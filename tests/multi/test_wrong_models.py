@@ -1,4 +1,4 @@
-"""A job whose first process has a model that does not fit its graph ends in one sentence."""
+"""A job whose first process has a model that differs from its graph ends with one sentence."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def test_a_wrong_model_ends_the_job_in_one_sentence(
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
     else:
-        # torchrun shows tracebacks of its own, and ends those that wait for the first to leave.
+        # torchrun prints its own tracebacks, and ends processes that wait for the exit of the
+        # first.
         assert "SIGABRT" not in done.stderr
         assert re.search(r"Root Cause .*\n\[0\]:(.*\n)*? +rank +: 0 ", done.stderr), done.stderr

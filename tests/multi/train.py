@@ -1,8 +1,6 @@
-"""What the processes of these tests run: `train.py FOLDER MODEL [STEPS]`.
-
-FOLDER has cluster.yaml and plan.json; MODEL.graph, if it is there, saves capturing. Rank 0 writes
-what it has seen to FOLDER/seen.json.
-"""
+"""The processes of these tests: `train.py FOLDER MODEL [STEPS]`. FOLDER has cluster.yaml and
+plan.json. MODEL.graph, if it exists, replaces a capture. Rank 0 writes its results to
+FOLDER/seen.json."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def own_rows(plan: medley.Plan, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def main(folder: Path, name: str, steps: int) -> None:
-    """Trains, with what the environment asks for on top."""
+    """Trains, with the additions of the environment."""
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     model, batch = make(name)

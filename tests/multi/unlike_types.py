@@ -1,7 +1,5 @@
-"""What the processes of test_unlike_types.py run: `unlike_types.py FOLDER`.
-
-Each writes what it has seen of every plan to FOLDER/<plan>.<rank>.pt.
-"""
+"""The processes of test_unlike_types.py: `unlike_types.py FOLDER`. Each writes its results for
+every plan to FOLDER/<plan>.<rank>.pt."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from medley.cluster import parse_cluster
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 import test_compute_types as types
 
-DEVICES = types.DEVICES[:2]  # of bf16 and of f16
+DEVICES = types.DEVICES[:2]  # bf16 and f16
 KINDS = ("rows", "tensor", "stages")
 CLUSTER = types.CLUSTER.replace(
     "  - {name: older, count: 1, device: pascal, devices_per_node: 1}\n", ""
@@ -40,7 +38,7 @@ class Seen:
 
 
 def train(kind: str, local: bool) -> Seen:
-    """Trains four steps, the third with numbers that f16 does not hold; as threads if `local`."""
+    """Trains four steps, the third with values that overflow f16; as threads if `local`."""
     model, batch = types.wide()
     graph = medley.capture(model, batch, autocast=torch.bfloat16)
     cut = next(name for name in graph.core.stable_names() if name.startswith("layers.1"))
@@ -60,7 +58,7 @@ def train(kind: str, local: bool) -> Seen:
 
 
 def main(folder: Path) -> None:
-    """Trains under each kind of plan."""
+    """Trains under each type of plan."""
     torch.set_num_threads(1)
     rank = os.environ["RANK"]
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Pictures and texts in one space (CLIP): a loss between all rows of a batch."""
+"""Images and texts in one space (CLIP): a loss between all rows of a batch."""
 
 import torch
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig

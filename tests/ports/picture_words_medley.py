@@ -1,4 +1,4 @@
-"""A vision-language model: pictures where the text has their tokens (as in LLaVA's tuning)."""
+"""A vision-language model: images at their tokens in the text (as in LLaVA's tuning)."""
 
 import torch
 from torch import Tensor

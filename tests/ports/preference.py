@@ -1,4 +1,4 @@
-"""Preferences between two answers, beside a frozen reference (as in DPO)."""
+"""Preferences between two answers, with a frozen reference (as in DPO)."""
 
 import copy
 

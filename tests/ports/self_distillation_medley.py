@@ -39,7 +39,7 @@ class DINO(nn.Module):
 def train(steps: int) -> list[float]:
     model = DINO()
     optimizer = torch.optim.AdamW(model.student.parameters(), lr=1e-3)
-    m = torch.ones(())  # of the step before
+    m = torch.ones(())  # value of the step before
     graph = medley.capture(model, (torch.eye(8, 12), torch.ones(8, 12), m))
     plan = medley.plan(graph, "cluster.yaml", global_batch=8)
     trainer = medley.Trainer(model, graph, plan, medley.from_torch(optimizer, model))

@@ -1,4 +1,4 @@
-"""A translation model of nn.Transformer, whose tensors have the time first."""
+"""A translation model of nn.Transformer with time first."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
