@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds the cluster, runs the command on it and takes it down; returns the exit code."""
+    """Builds the cluster, runs the command on it and removes it. Returns the exit code."""
     cluster = load_cluster(options.cluster)
     layout = lay_out(cluster)
     names, said = _ranks(cluster, options)
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     cores = sorted(os.sched_getaffinity(0))
     amounts = quotas(speeds(cluster), cores, options.share)
     controller = quota.find_controller()
-    assert controller is not None  # requirements.missing() would have said so
+    assert controller is not None  # otherwise requirements.missing() names it
     quota.remove_stale(controller)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_folder())
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ranks(cluster: Cluster, options: argparse.Namespace) -> tuple[list[str], str]:
-    """Returns the devices in the order of the ranks, and what says so."""
+    """Returns the devices in the order of the ranks, and the source of that order."""
     if options.plan is not None:
         from medley.plan import Plan  # loads PyTorch
 
@@ -211,7 +211,7 @@ def _groups(controller: quota.Controller, count: int) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Makes a folder for this run, and removes those of runs that were killed."""
+    """Makes a folder for this run, and removes those of killed runs."""
     parent = Path(tempfile.gettempdir())
     for entry in parent.iterdir():
         if quota.is_stale(entry.name):

@@ -1,9 +1,8 @@
-"""Medley against PyTorch in the testbed: `python -m testbed.compare cluster.yaml`.
-
-Same model, initial values, data and global batch. For each workload: plans are made, PyTorch's ways
-are tuned by short runs, then all contestants run in turn, several times; a run's figure is the
-median of its steps, a contestant's the median of its runs. Who dies is run again, and named.
-"""
+"""Medley compared with PyTorch in the testbed: `python -m testbed.compare cluster.yaml`. Model,
+initial values, data and global batch are the same. For each workload it makes plans and tunes
+PyTorch's methods by short runs. Then all contestants run in turn, several times. The figure of a
+run is the median of its steps, that of a contestant the median of its runs. A contestant that
+crashes is run again and named."""
 
 from __future__ import annotations
 
@@ -25,29 +24,30 @@ from testbed import contestants
 from testbed.comparators import timing, workloads
 from testbed.contestants import Contestant, attempt
 
-# Of the losses at the first steps, and later, when AdamW has amplified what rounding leaves.
+# Tolerances of the losses: at the first steps, and later, when AdamW has amplified the rounding.
 FIRST_STEPS, FIRST_TOLERANCE, LAST_TOLERANCE = 3, 1e-5, 1e-2
 
 
 @dataclasses.dataclass
 class Result:
-    """What the runs of one contestant gave."""
+    """The results of the runs of one contestant."""
 
     name: str
     records: list[timing.Record] = dataclasses.field(default_factory=list)
-    loads: list[float] = dataclasses.field(default_factory=list)  # of the machine, after each run
-    deaths: list[str] = dataclasses.field(default_factory=list)  # what it said, each time
+    # load of the machine after each run
+    loads: list[float] = dataclasses.field(default_factory=list)
+    deaths: list[str] = dataclasses.field(default_factory=list)  # output of each crash
 
     @property
     def seconds(self) -> float:
-        """Returns the median over the runs; infinity if none came to its end."""
+        """Returns the median over the runs, or infinity without a complete run."""
         if not self.records:
             return math.inf
         return statistics.median(record.median for record in self.records)
 
 
 class Chosen:
-    """What short runs have chosen, kept in a file for later comparisons on the same cluster."""
+    """The choices of short runs, stored in a file for later comparisons on the same cluster."""
 
     def __init__(self, path: Path | None, cluster: Path) -> None:
         """Raises ValueError if the file is of another cluster."""
@@ -66,7 +66,7 @@ class Chosen:
     def choose(
         self, workload: str, choices: contestants.Choices, cluster: Path, folder: Path
     ) -> Contestant:
-        """Returns the fastest of the choices, as the file says or as short runs do."""
+        """Returns the fastest of the choices, from the file or from short runs."""
         name = choices[0][0].name
         known = self._found.setdefault(workload, {})
         if name not in known:
@@ -118,7 +118,7 @@ def plans(
 
 
 def medley_command(*arguments: str) -> str:
-    """Returns what the command line says. Raises ValueError with its error."""
+    """Returns the output of a command line. Raises ValueError with its error."""
     command = [sys.executable, "-m", "medley", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -133,9 +133,9 @@ def interleave(
     folder: Path,
     keep: Callable[[Sequence[Result]], None],
 ) -> list[Result]:
-    """Runs all in turn, `options.runs` times, each time another one first; who dies is run again.
-    Who takes more than `options.once_beyond` times as long as the best is run once. `keep` is given
-    what there is after each run."""
+    """Runs all contestants in turn, `options.runs` times, each time starting with another one. A
+    crashed contestant is run again. One that takes more than `options.once_beyond` times as long as
+    the best is run once. `keep` receives the results after each run."""
     results = [Result(contestant.name) for contestant in everybody]
     for turn in range(options.runs):
         best = min(result.seconds for result in results)
@@ -155,7 +155,7 @@ def interleave(
 
 
 def disagreements(results: Sequence[Result]) -> list[str]:
-    """Returns a sentence for each contestant whose losses are not those of the first one."""
+    """Returns a sentence for each contestant whose losses differ from those of the first."""
     found = []
     expected = next((result.records[0].losses for result in results if result.records), [])
     for result in results:
@@ -165,7 +165,7 @@ def disagreements(results: Sequence[Result]) -> list[str]:
                 for loss, right in zip(record.losses, expected, strict=True)
             ]
             first = apart[:FIRST_STEPS]
-            # Written so that what is no number disagrees, too.
+            # The condition also fails for NaN.
             if not all(d <= FIRST_TOLERANCE for d in first) or not all(
                 d <= LAST_TOLERANCE for d in apart
             ):
@@ -201,7 +201,7 @@ def table(workload: str, results: Sequence[Result], others: int) -> str:
 
 
 def main() -> int:
-    """Returns 1 if somebody's losses differ, or if somebody died each time."""
+    """Returns 1 if losses differ, or if a contestant crashed each time."""
     parser = argparse.ArgumentParser(prog="python -m testbed.compare", description=__doc__)
     parser.add_argument("cluster", type=Path)
     parser.add_argument("--workloads", nargs="+", default=list(workloads.NAMES))
@@ -241,7 +241,7 @@ def main() -> int:
     options = parser.parse_args()
     cluster = options.cluster.resolve()
     chosen = Chosen(options.tuned, cluster)
-    raw: dict[str, Sequence[Result]] = {}  # of the workloads that are done: written after each run
+    raw: dict[str, Sequence[Result]] = {}  # results of complete workloads, written after each run
     with tempfile.TemporaryDirectory(prefix="medley-compare-") as name:
         codes = [
             compare(workload, cluster, options, Path(name), chosen, raw)
@@ -258,7 +258,7 @@ def compare(
     chosen: Chosen,
     raw: dict[str, Sequence[Result]],
 ) -> int:
-    """Compares everybody on a workload; returns 1 if somebody's losses differ, or never came."""
+    """Compares all contestants on a workload. Returns 1 if losses differ or are missing."""
 
     def keep(results: Sequence[Result]) -> None:
         raw[workload] = results

@@ -1,4 +1,5 @@
-"""Who takes part in a comparison: PyTorch's ways, each tuned by short runs, and Medley's plans."""
+"""The contestants of a comparison: PyTorch's methods, each tuned by short runs, and Medley's
+plans."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from testbed.comparators import pipeline, rows, timing
 
 TUNING_STEPS = 5
 BUCKETS_MB = (0.5, 1.0, 2.0, 5.0, 25.0)
-ATTEMPTS = 2  # of a contestant that dies
+ATTEMPTS = 2  # for a contestant that crashes
 WORTH_A_TRY = 1.5  # times the estimate of the best one: slower grids are named, not run
 
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """A name for the table, and what the testbed is asked to run."""
+    """A name for the table, and the command for the testbed."""
 
     name: str
     testbed_options: tuple[str, ...]
     command: tuple[str, ...]  # takes the file for its record and the number of steps at its end
-    tuned: str = ""  # what a short run has chosen
+    tuned: str = ""  # choice of the short runs
 
 
 # Lists of alternatives, best guess first in each.
@@ -51,8 +52,8 @@ def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timi
 def attempt(
     contestant: Contestant, cluster: Path, steps: int, folder: Path
 ) -> tuple[timing.Record | None, list[str]]:
-    """Runs a contestant, once more if it dies; returns its record, None if it died each time, and
-    what it said when it did."""
+    """Runs a contestant, and again after a crash. Returns its record, None if it always crashed,
+    and the output of the crashes."""
     deaths: list[str] = []
     while len(deaths) < ATTEMPTS:
         try:
@@ -64,11 +65,9 @@ def attempt(
 
 
 def fastest(choices: Choices, cluster: Path, folder: Path) -> Contestant:
-    """Returns the one that was fastest in short runs: the first of each list, then the rest of the
-    best list. Without a run if there is only one; whoever dies is left out.
-
-    Raises OSError if all of them die.
-    """
+    """Returns the fastest contestant in short runs: of the first of each list, then of the rest of
+    the best list. A single contestant is not run, and crashed ones are left out. Raises OSError if
+    all of them crash."""
     if len(choices) == 1 and len(choices[0]) == 1:
         return choices[0][0]
     times: dict[Contestant, float] = {}
@@ -115,9 +114,9 @@ def grids_of(
     uneven: bool,
     buckets_mb: Sequence[float],
 ) -> Choices:
-    """Returns PyTorch's 1F1B with so many replicas of each stage, stages of as many blocks each or
-    uneven ones: a list for each order of devices that is worth a try. Prints the others. Raises
-    ValueError if there is none."""
+    """Returns PyTorch's 1F1B grids with these replicas of each stage and equal or uneven stages, as
+    a list for each useful order of devices. Prints the others. Raises ValueError if there is
+    none."""
     machines, sizes = load_cluster(cluster), pipeline.sizes_of(workload)
     found = [group for n in replicas for group in grids.choices(machines, sizes, n, uneven)]
     if not found:
@@ -157,14 +156,14 @@ def medley(workload: str, cluster: Path, name: str, plan: Path) -> Contestant:
     return Contestant(f"Medley {name}", options, (module, workload, str(cluster)))
 
 
-# What `--comparators` may name.
+# Allowed values of `--comparators`.
 COMPARATORS = ("ddp", "fsdp", "pipeline", "3d")
 
 
 def comparators(
     names: Sequence[str], workload: str, cluster: Path, buckets_mb: Sequence[float]
 ) -> list[Choices]:
-    """Returns PyTorch's ways, each with what there is to choose from."""
+    """Returns PyTorch's methods, each with its choices."""
     found = []
     if "ddp" in names:
         found += [ddp(workload, cluster, split, buckets_mb) for split in rows.SPLITS]

@@ -1,12 +1,12 @@
-"""The emulation against the testbed: `python -m testbed.emulation cluster.yaml`.
+"""The emulation compared with the testbed: `python -m testbed.emulation cluster.yaml`.
 
-For each workload the plans are made from cluster.yaml, the ops of all of them profiled in the
-testbed, and each plan run twice: emulated with these times, and in the testbed, median of at least
-30 steps. A profile that is in the folder already is used.
+For each workload it makes plans from cluster.yaml and profiles their ops in the testbed. Each plan
+runs twice: emulated with these times, and in the testbed, as the median of at least 30 steps. An
+existing profile in the folder is used.
 
-A device that has waited begins with a whole share of its quota at full speed: it computes up to a
-period ahead of a slow processor, each time. So take rows and layers enough for it to compute for
-many periods between two waits.
+An idle device starts with a whole share of its quota at full speed: each time it computes up to a
+period ahead of a slow CPU. Choose enough rows and layers for many periods of computing between two
+waits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""A run that is hit again and again and goes on: `python -m testbed.faults`.
-
-Each device is a node of its own: a network namespace with `medley launch --elastic --meet` in it,
-connected to the others by a bridge. Processes are killed, nodes are stopped and continued, links
-are cut and mended; where a node's command has ended, it is started there again, as people would.
-The first node leads, and is spared. Needs root.
-"""
+"""A run that tolerates repeated faults: `python -m testbed.faults`. Each device is a node of its
+own: a network namespace with `medley launch --elastic --meet` in it, connected to the others by a
+bridge. Processes are killed, nodes are stopped and continued, links are cut and restored. If a
+node's command has ended, it is restarted there, as a user would do. The first node leads and has no
+faults. Needs root."""
 
 from __future__ import annotations
 
@@ -28,14 +26,14 @@ from testbed import network, recovery, requirements
 
 ADDRESS = "10.78.0.{}"
 PORT = 29500
-HOLD_SECONDS = 10.0  # that a node is stopped, or its link cut
-LEAVE_SECONDS = 60.0  # that it may take to end after that
+HOLD_SECONDS = 10.0  # duration of a stop of a node, or of a cut of its link
+LEAVE_SECONDS = 60.0  # limit for its end after that
 _LOOK_SECONDS = 0.02
 
 
 @dataclasses.dataclass
 class Node:
-    """A device, the command that has started it, and what is being done to it."""
+    """A device, the command that started it, and its current fault."""
 
     rank: int
     device: str
@@ -61,12 +59,12 @@ class Node:
         )
 
     def kill(self) -> None:
-        """The process of the device ends at once."""
+        """Kills the process of the device."""
         assert self.process is not None
         os.kill(recovery.process_of(self.process.pid, self.device), signal.SIGKILL)
 
     def stop(self) -> None:
-        """The whole node stands still for some time."""
+        """Stops the whole node for some time."""
         assert self.process is not None
         self.held = [
             self.process.pid,
@@ -77,14 +75,14 @@ class Node:
         self.mend_at = time.monotonic() + HOLD_SECONDS
 
     def cut(self) -> None:
-        """Nothing comes through its link for some time."""
+        """Cuts its link for some time."""
         network.run("ip", "link", "set", f"p{self.rank}", "down")
         self.is_cut = True
         self.mend_at = time.monotonic() + HOLD_SECONDS
 
     def look(self) -> None:
-        """Mends what has been broken for long enough; starts the command again if it has ended.
-        Raises OSError if it does not end."""
+        """Ends faults after their time, and restarts a command that has ended. Raises OSError if it
+        does not end."""
         now = time.monotonic()
         if self.mend_at is not None and now >= self.mend_at:
             self.mend_at = None
@@ -109,23 +107,23 @@ KINDS: dict[str, Callable[[Node], None]] = {"kill": Node.kill, "stop": Node.stop
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of a run: the steps of the first node, when each was done, and the losses."""
+    """The result of a run: the steps of the first node with their times, and the losses."""
 
     at: list[float]
     losses: list[float]
-    faults: list[tuple[float, str, str]]  # when, kind, device
+    faults: list[tuple[float, str, str]]  # time, type, device
     recoveries: list[dict[str, Any]]
     calm: float  # when the first fault could come
-    distance: float | None = None  # of the losses, from those of one device
+    distance: float | None = None  # distance of the losses from those of one device
 
     @property
     def step_seconds(self) -> float:
-        """Of a step that no recovery has interrupted, the median."""
+        """The median time in seconds of a step without a recovery."""
         return statistics.median(self._gaps()[0])
 
     @property
     def lost(self) -> float:
-        """The part of the time that recoveries took: what interrupted steps took longer."""
+        """The share of the time spent in recoveries: the additional time of interrupted steps."""
         whole = self.at[-1] - self.calm
         return sum(each - self.step_seconds for each in self._gaps()[1]) / whole
 
@@ -149,7 +147,7 @@ class Result:
 
 
 class Run:
-    """All nodes of a run, and what happens to them."""
+    """All nodes of a run, and their faults."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, devices: Sequence[str]) -> None:
         self._options, self._folder = options, folder
@@ -175,7 +173,7 @@ class Run:
         ]
 
     def go(self) -> Result:
-        """Trains while faults come. Raises OSError if the run does not go on."""
+        """Trains during faults. Raises OSError if the run does not continue."""
         try:
             return self._go()
         finally:
@@ -228,7 +226,7 @@ class Run:
         time.sleep(max(0.0, min(_LOOK_SECONDS, end - time.monotonic())) or _LOOK_SECONDS)
 
     def _hit(self) -> None:
-        """One more fault, of a member that is not hit already; else of whoever is, later."""
+        """Starts a fault of a member without one. If all have one, it waits."""
         kinds = self._options.kinds
         kind = kinds[len(self._faults) % len(kinds)]
         while not (whole := self._whole()):
@@ -268,7 +266,7 @@ def build(count: int) -> None:
 
 
 def table(result: Result) -> str:
-    """Returns what is worth knowing as Markdown."""
+    """Returns the results as Markdown."""
     lines = ["| fault | seen by | members | seconds |", "|---|---|---|---|"]
     offset = time.monotonic() - time.time()
     for line in result.recoveries:
@@ -334,7 +332,7 @@ def measured(options: argparse.Namespace) -> Result:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 if the run has gone on after every fault."""
+    """Returns 0 if the run has continued after every fault."""
     options = parse(arguments)
     if not options.inside:
         if lacking := requirements.missing():

@@ -1,8 +1,6 @@
-"""The uniform grids of pipelines to try on a cluster, those first that should be fastest.
-
-Replicas x stages on all devices or on the fastest kinds only, every replica with as many rows and
-the same cut. The estimate says in which order they are tried, nothing else. Pure.
-"""
+"""The uniform pipeline grids to try on a cluster, in order of expected speed. They are replicas x
+stages on all devices or on the fastest types only. Every replica has the same rows and cuts. The
+estimate only decides their order. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from medley.cluster import Cluster
 from testbed.layout import speeds
 
-# Ops of a block, forward and backward, each of which a device takes a while to begin.
+# Ops of a block, forward and backward, each with a launch latency.
 OPS_OF_A_BLOCK = 60
 MOST_CUTS = 4  # uneven ones that are tried
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What an estimate has to know of a model: a row of it, and its parameters."""
+    """The sizes of a model for an estimate: those of a row, and its parameters."""
 
     rows: int
     blocks: int
     block_parameters: int
-    head_parameters: int  # of what the last stage has beside its blocks
+    head_parameters: int  # head of the last stage
     row_tokens: int
-    row_bytes: int  # that go from stage to stage
+    row_bytes: int  # bytes per row between stages
 
     @property
     def head(self) -> float:
@@ -42,14 +40,14 @@ class Grid:
     devices: tuple[int, ...]  # [rank]
     replicas: int
     blocks: tuple[int, ...]  # [stage]
-    microbatches: int  # of each pipeline
+    microbatches: int  # per pipeline
 
     def stage(self, number: int) -> tuple[int, ...]:
         """Returns the devices of a stage."""
         return self.devices[number * self.replicas : (number + 1) * self.replicas]
 
     def describe(self) -> str:
-        """Returns the grid in words."""
+        """Returns a description of the grid."""
         return (
             f"{self.replicas} x {len(self.blocks)}, devices {' '.join(map(str, self.devices))}, "
             f"blocks {' '.join(map(str, self.blocks))}, {self.microbatches} micro-batches"
@@ -57,13 +55,14 @@ class Grid:
 
 
 def even(blocks: int, stages: int) -> list[int]:
-    """Returns how many blocks each stage has: as equal as can be, the first ones more."""
+    """Returns the number of blocks of each stage, as equal as possible, with more in the first
+    ones."""
     return [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
 
 
 def cuts(blocks: int, relative: Sequence[float], head: float = 0.0) -> list[list[int]]:
-    """Returns all ways to give every stage some blocks, those first whose slowest stage is fastest,
-    the even one left out. `head`: what the last stage computes beside, in blocks."""
+    """Returns all uneven ways to divide blocks among stages, the fastest slowest stage first.
+    `head`: additional work of the last stage, in blocks."""
     stages = len(relative)
     extra = [0.0] * (stages - 1) + [head]
     found = [
@@ -79,8 +78,8 @@ def cuts(blocks: int, relative: Sequence[float], head: float = 0.0) -> list[list
 
 
 def orders(cluster: Cluster, replicas: int) -> list[tuple[int, ...]]:
-    """Returns the devices in the orders that are tried, of all kinds or of the fastest ones: fast
-    or slow ones first; neighbours replicas of a stage, or stages of a replica."""
+    """Returns the orders of devices to try, of all types or of the fastest ones: fast or slow ones
+    first; neighbours are replicas of a stage, or stages of a replica."""
     relative = speeds(cluster)
     found: list[tuple[int, ...]] = []
     for least in sorted(set(relative)):
@@ -96,8 +95,8 @@ def orders(cluster: Cluster, replicas: int) -> list[tuple[int, ...]]:
 
 
 def choices(cluster: Cluster, sizes: Sizes, replicas: int, uneven: bool) -> list[list[Grid]]:
-    """Returns the grids of so many replicas, one list for each order of devices: the one that
-    should be fastest, then its other numbers of micro-batches, then the other cuts."""
+    """Returns the grids with these replicas, as a list for each order of devices: the expected
+    fastest one, then its other numbers of micro-batches, then the other cuts."""
     result = []
     for devices in orders(cluster, replicas):
         stages = len(devices) // replicas
@@ -172,7 +171,7 @@ def _path_seconds(cluster: Cluster, source: int, target: int, amount: float) -> 
 
 
 def _sum_seconds(cluster: Cluster, sizes: Sizes, grid: Grid, number: int) -> float:
-    """Returns what a ring takes over the replicas of a stage."""
+    """Returns the time of a ring over the replicas of a stage, in seconds."""
     ring, count = grid.stage(number), grid.replicas
     if count == 1:
         return 0.0

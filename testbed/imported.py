@@ -1,8 +1,8 @@
-"""Runs a module once everything is imported and all devices are ready, for `--when-ready`:
+"""Runs a module after all imports, when all devices are ready, for `--when-ready`:
 
     python -m testbed --when-ready cluster.yaml -- python -m testbed.imported medley profile ...
 
-Under a quota, importing PyTorch alone would take a minute. For programs that do not call ready().
+Under a quota, importing PyTorch alone would take a minute. It is for programs without ready().
 """
 
 from __future__ import annotations

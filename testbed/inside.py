@@ -1,8 +1,6 @@
-"""The part of the testbed that runs inside its private namespaces, as their first process.
-
-Builds the network, starts one process per device, limits them when it is time, and ends all when
-one fails or when standard input closes, which is how the outer process says so.
-"""
+"""The part of the testbed that runs inside its private namespaces, as their first process. It
+builds the network, starts one process per device, and applies quotas at the right time. It ends all
+processes when one fails or when the outer process closes standard input."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """Where a process runs and what it is told; `device` is its number in the cluster."""
+    """The place and arguments of a process. `device` is its number in the cluster."""
 
     name: str
     device: int
@@ -39,7 +37,7 @@ class Seat:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """All that the inner process has to know; [rank] for seats."""
+    """The job of the inner process; seats are indexed by rank."""
 
     layout: Layout
     seats: tuple[Seat, ...]
@@ -71,7 +69,7 @@ def from_json(text: str) -> Job:
 
 
 class Process:
-    """The process of one device; its output goes to a file and, line by line, to ours."""
+    """The process of one device. Its output goes to a file and, line by line, to ours."""
 
     def __init__(self, seat: Seat, job: Job) -> None:
         self.seat = seat
@@ -110,7 +108,7 @@ class Process:
             os.killpg(self.popen.pid, number)
 
     def describe_end(self) -> str:
-        """Returns how it ended, in words."""
+        """Returns a text on how it ended."""
         code = self.popen.returncode
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
@@ -128,7 +126,8 @@ class Supervisor:
         self._width = max(len(seat.name) for seat in job.seats)
 
     def run(self) -> int:
-        """Returns the exit code of the first that failed, 130 if interrupted, 124 if too late."""
+        """Returns the exit code of the first failure, 130 if interrupted, 124 after the time
+        limit."""
         if not self._job.when_ready:
             self._limit(True)
         code = None
@@ -144,7 +143,7 @@ class Supervisor:
             self._end_all()
         self._pass_on(last=True)
         for process in self._processes:
-            process.send(signal.SIGKILL)  # what a process started may outlive it
+            process.send(signal.SIGKILL)  # descendants may outlive a process
         return code
 
     def _all_ready(self) -> bool:
@@ -162,7 +161,7 @@ class Supervisor:
         """Returns the exit code of the whole, None while it runs."""
         failed = [p for p in self._processes if p.popen.poll() not in (None, 0)]
         if failed:
-            # Whoever was killed is the cause; the others only noticed.
+            # A killed process is the cause; the others only react.
             first = min(failed, key=lambda process: process.popen.returncode)
             self._say(f"device {first.seat.name} {first.describe_end()}")
             code = int(first.popen.returncode)
@@ -203,8 +202,8 @@ class Supervisor:
 def main(path: str) -> int:
     """Runs the job that a file describes."""
     job = from_json(Path(path).read_text())
-    # As first process of its namespace it would ignore what it has no handler for.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the outer process tells
+    # The first process of a namespace ignores signals without a handler.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the outer process decides
     try:
         Path("/run/netns").mkdir(parents=True, exist_ok=True)
         network.run("mount", "-t", "tmpfs", "none", "/run/netns")

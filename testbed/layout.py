@@ -1,10 +1,10 @@
-"""What to build for a cluster, as values: interfaces, who may send how fast, CPU quotas. Pure.
+"""The structure to build for a cluster, as values: interfaces, rates, CPU quotas. Pure functions.
 
     device 0 --eth0|dev0-- node0 --up0|dn0-- pool0 --trunk0|trunk1-- pool1 --dev2|eth0-- device 2
     device 1 --eth0|dev1--/                          (a node of one device needs no bridge)
 
-Every `a|b` is a veth pair between bridges; what leaves on one end is shaped there. A link of the
-cluster has one direction, and is one end; the ports of a node in several networks share theirs.
+Every `a|b` is a veth pair between bridges. The output of each end is shaped there. A link of the
+cluster has one direction and is one end. The ports of a node in several networks share theirs.
 Names of links come from the core ("lan:fast/0:out").
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 from medley.cluster import Cluster
 
-# Of the bytes on the wire that `tc` counts, 1448 of 1514 are payload (Ethernet, IP, TCP with time
-# stamps): links are that much faster, so that programs get what cluster.yaml says.
+# `tc` counts bytes on the wire: 1448 of 1514 are payload (Ethernet, IP, TCP with time stamps).
+# Links are faster by this factor, so that programs get the rates of cluster.yaml.
 HEADERS = 1514 / 1448
 # Faster links than these the kernel of a small machine does not keep up with: they are not shaped.
 FASTEST_SHAPED = 0.5e9  # bytes/s
-# What veth pairs take anyway; shorter latencies are not shaped.
+# Latency of veth pairs in seconds; shorter ones are not shaped.
 SHORTEST_SHAPED = 200e-6  # seconds
 
 PERIOD_US = 20_000
@@ -31,7 +31,7 @@ LONGEST_PERIOD_US = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """What one device sends to another over a port; it gets its fair share of the port."""
+    """Traffic from one device to another over a port, with a fair share of the port."""
 
     source: str  # addresses
     target: str
@@ -40,7 +40,7 @@ class Flow:
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """An end of a veth pair whose sending is shaped."""
+    """An end of a veth pair with shaped output."""
 
     link: str
     namespace: str  # "" for that of the bridges
@@ -51,7 +51,7 @@ class Port:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A veth pair; each end is (namespace, interface, the bridge it is a port of)."""
+    """A veth pair; each end is (namespace, interface, its bridge)."""
 
     one: tuple[str, str, str]
     other: tuple[str, str, str]
@@ -59,9 +59,9 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Everything that is built, and in `notes` what of the cluster is left out."""
+    """The structure to build. `notes` lists the parts of the cluster that are left out."""
 
-    addresses: tuple[str, ...]  # [device]; its namespace is d<device>, its interface eth0
+    addresses: tuple[str, ...]  # by device; its namespace is d<device>, its interface eth0
     bridges: tuple[str, ...]
     pairs: tuple[Pair, ...]
     ports: tuple[Port, ...]
@@ -69,7 +69,7 @@ class Layout:
 
 
 def lay_out(cluster: Cluster) -> Layout:
-    """Raises ValueError naming what the testbed cannot build."""
+    """Returns the layout. Raises ValueError naming an unsupported part."""
     count = len(cluster.devices)
     if count > 250:
         raise ValueError(f"testbed: found {count} devices, expected at most 250")
@@ -136,7 +136,7 @@ class _Shape:
         return (f"d{device}", "eth0"), ("", f"dev{device}")
 
     def place(self, link: str) -> tuple[str, str]:
-        """Returns namespace and interface that send what goes over a link."""
+        """Returns namespace and interface of a link's output."""
         _, owner, direction = link.rsplit(":", 2)
         if owner == "trunk":
             return "", "trunk0" if direction == "up" else "trunk1"
@@ -169,7 +169,7 @@ def _has_trunk(cluster: Cluster, used: list[str], pools: list[str]) -> bool:
     return trunk
 
 
-# --- processors -----------------------------------------------------------------------------------
+# --- CPU quotas -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Quota:
 
 
 def speeds(cluster: Cluster) -> list[float]:
-    """Returns the speed of every device; the fastest has 1."""
+    """Returns the speed of every device relative to the fastest."""
     rates = []
     for device in range(len(cluster.devices)):
         rate = cluster.kind(device).sustained("f32")
@@ -192,10 +192,8 @@ def speeds(cluster: Cluster) -> list[float]:
 
 
 def quotas(relative: Sequence[float], cores: Sequence[int], share: float) -> list[Quota]:
-    """Divides `share` of the cores in proportion to the speeds; nobody gets more than one core.
-
-    Raises ValueError if the slowest would get less than what the kernel does exactly.
-    """
+    """Divides `share` of the cores in proportion to the speeds, with at most one core per device.
+    Raises ValueError if the slowest would get less than the kernel's accuracy."""
     if not 0 < share <= 1:
         raise ValueError(f"testbed: share: found {share}, expected more than 0 and at most 1")
     unit = min(share * len(cores) / sum(relative), share / max(relative))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from testbed.layout import HEADERS, Flow, Layout, Port
 
-# Enough for what TCP keeps under way, so that nothing is dropped.
+# Enough for TCP's data in flight, so that no packet is dropped.
 _QUEUE = 10_000  # packets
 
 
@@ -43,11 +43,9 @@ def build(layout: Layout, delays: bool) -> None:
 
 
 def shaping(ports: Sequence[Port], delays: bool) -> list[str]:
-    """Returns the `tc` commands for the ports of one interface, one for each network of a node.
-
-    One flow alone: a token bucket. Several: each has a class with an equal part of its port's rate,
-    and may take what others of the port leave; what is no flow of these ports passes freely.
-    """
+    """Returns the `tc` commands for the ports of one interface, one for each network of a node. A
+    single flow has a token bucket. If there are several, each has a class with an equal part of its
+    port's rate and may use the remainder of the port. Other traffic passes freely."""
     device = f"dev {ports[0].interface}"
     flows = [flow for port in ports for flow in port.flows]
     if len(flows) == 1 and not (delays and flows[0].delay):
@@ -83,12 +81,12 @@ def _leaf(flow: Flow, delays: bool) -> str:
 
 
 def run(*command: str) -> None:
-    """Runs a command; raises OSError with what it says."""
+    """Runs a command. Raises OSError with its output."""
     _check(command, subprocess.run(command, capture_output=True, text=True, timeout=30))
 
 
 def batch(tool: str, namespace: str, lines: Sequence[str]) -> None:
-    """Runs many commands of `ip` or `tc` at once, in a namespace."""
+    """Runs many commands of `ip` or `tc` together, in a namespace."""
     command = [tool, *(["-n", namespace] if namespace else []), "-batch", "-"]
     text = "\n".join(lines) + "\n"
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)

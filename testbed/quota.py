@@ -1,8 +1,6 @@
-"""CPU quotas by control groups, of version 1 or 2: wherever the cpu controller is.
-
-Groups are named medley-<pid>-<start time>-<n> after the process that made them. One whose process
-is gone is stale and is removed at the next start: a process killed by SIGKILL cannot do it itself.
-"""
+"""CPU quotas by control groups, of version 1 or 2, at the mount of the cpu controller. Groups are
+named medley-<pid>-<start time>-<n> after the process that made them. A group without its process is
+stale and is removed at the next start, because a killed process cannot remove it."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ _MOST_SHARES = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}
 
 @dataclasses.dataclass(frozen=True)
 class Controller:
-    """Where groups are made, and the version of the interface."""
+    """The folder of groups, and the version of the interface."""
 
     root: Path
     version: int
 
 
 def find_controller() -> Controller | None:
-    """Returns the cpu controller that is mounted here; None if there is none."""
+    """Returns the mounted cpu controller, or None."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, root, kind, options = line.split()[:4]
         if kind == "cgroup" and "cpu" in options.split(","):
@@ -46,7 +44,7 @@ def owner() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Returns when a process began, in ticks since boot; None if there is no such process."""
+    """Returns the start of a process in ticks since boot, or None without such a process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:
@@ -66,7 +64,7 @@ def create(controller: Controller, count: int) -> list[Path]:
     groups = [controller.root / f"medley-{owner()}-{number}" for number in range(count)]
     for group in groups:
         group.mkdir()
-        # Whatever else runs here has to wait: then quotas hold on a machine that is not idle, too.
+        # All other processes wait, so that quotas are exact on a busy machine too.
         file, most = _MOST_SHARES[controller.version]
         _write(group / file, most)
     return groups
@@ -77,7 +75,7 @@ def limit(group: Path, quota_us: int, period_us: int) -> None:
     if (group / "cpu.max").exists():
         _write(group / "cpu.max", f"{quota_us if quota_us >= 0 else 'max'} {period_us}")
         return
-    # Shorter periods are only legal for quotas that fit; without a quota any period is.
+    # Shorter periods are only legal for matching quotas. Without a quota any period is legal.
     _write(group / "cpu.cfs_quota_us", "-1")
     _write(group / "cpu.cfs_period_us", str(period_us))
     _write(group / "cpu.cfs_quota_us", str(quota_us))
@@ -110,7 +108,7 @@ def remove(group: Path, patience: float = 2.0) -> None:
 
 
 def remove_stale(controller: Controller) -> list[str]:
-    """Removes the groups that processes which are gone have left; returns their names."""
+    """Removes the groups of processes that are gone. Returns their names."""
     names = sorted(entry.name for entry in controller.root.iterdir() if is_stale(entry.name))
     for name in names:
         remove(controller.root / name)

@@ -1,13 +1,13 @@
-"""What torchrun would tell every process. Pure."""
+"""The environment that torchrun would set. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 MASTER_PORT = 29500
-# That memory once taken is kept. In a virtual machine a page that is touched first costs
-# microseconds, and glibc gives large blocks back and takes them again, depending on what ran
-# before: the same convolution took 8 or 1.2 ms, an activation of 63 MB 229 or 14 ms.
+# Keeps allocated memory. In a virtual machine the first touch of a page costs microseconds, and
+# glibc returns and reallocates large blocks, depending on earlier work. The same convolution took 8
+# or 1.2 ms, an activation of 63 MB 229 or 14 ms.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -17,11 +17,9 @@ KEEP_MEMORY = {
 
 
 def environments(devices: Sequence[str], master: str) -> list[dict[str, str]]:
-    """Returns the variables of every rank. `devices` are their names, such as fast/0/1 for the
-    second device of a node; `master` is the address of the first.
-
-    Each device is alone in its namespace, but ranks within a node count as if it were not.
-    """
+    """Returns the variables of every rank. `devices`: their names, such as fast/0/1 for the second
+    device of a node. `master`: address of the first. Each device is alone in its namespace, but
+    ranks within a node count as on one machine."""
     of = [name.rsplit("/", 1)[0] for name in devices]
     nodes = list(dict.fromkeys(of))
     return [

@@ -1,9 +1,7 @@
-"""For programs that run in the testbed: says that this device is ready to be as slow as its kind.
-
-Imports and rendezvous take long under a quota and are not what is measured. With `--when-ready` the
-testbed waits until every device has called `ready()`, sets the quotas, and lets all go on. Programs
-in other languages: create $MEDLEY_TESTBED/ready.$RANK, then wait until $MEDLEY_TESTBED/go exists.
-"""
+"""For programs in the testbed: marks this device as ready to be slowed down to its type. Imports
+and rendezvous take long under a quota and are not measured. With `--when-ready` the testbed waits
+until every device has called `ready()`, sets the quotas, and lets all continue. Programs in other
+languages: create $MEDLEY_TESTBED/ready.$RANK, then wait until $MEDLEY_TESTBED/go exists."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ PATIENCE = 300.0  # seconds
 
 
 def ready() -> None:
-    """Returns when the quotas of all devices hold; at once outside the testbed."""
+    """Waits until the quotas of all devices are set. Returns immediately outside the testbed."""
     folder = os.environ.get(FOLDER)
     if folder is None:
         return

@@ -1,9 +1,7 @@
-"""From the kill of a process until the step that it hit is done, by cause, in real time:
-`python -m testbed.recovery`.
-
-Medley's own recovery (`medley launch --elastic`), one process per device on this machine; needs no
-root. `python -m testbed.restart --beside STRATEGY` runs it beside a restart from shared storage.
-"""
+"""The time from the kill of a process to the end of the interrupted step, by cause, in real time:
+`python -m testbed.recovery`. It measures Medley's own recovery (`medley launch --elastic`) with one
+process per device on this machine, without root. `python -m testbed.restart --beside STRATEGY` runs
+it together with a restart from shared storage."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from typing import Any
 PATIENCE = 300.0  # seconds for a job to get to a step, and to end
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = Path(__file__).with_name("comparators") / "recovering.py"
-# In this order; those from `catch_up` on are of the slowest member, each by itself.
+# In this order. Those from `catch_up` on are the times of the slowest member, each by itself.
 PARTS = ("seen", "agree", "catch_up", "plan", "program", "build", "restore", "step", "total")
 CLUSTER = """
 format: medley-cluster
@@ -38,12 +36,12 @@ networks:
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """What a loss has cost."""
+    """The cost of a loss."""
 
     seconds: dict[str, float]  # by PARTS
-    bytes: dict[str, float]  # of the state, by source, of all members
-    step_seconds: float  # of an undisturbed step, the median of those before
-    repeated: int  # steps that were done before the kill and made again
+    bytes: dict[str, float]  # bytes of the state by source, over all members
+    step_seconds: float  # median of the steps before
+    repeated: int  # steps done before the kill and repeated
     losses: list[float]
 
     @property
@@ -102,20 +100,20 @@ class Job:
             raise OSError(f"recovery: {self._errors.read_text()[-2000:]}")
 
     def end(self) -> None:
-        """Ends the run if it has not ended; its processes end with it."""
+        """Ends the run and its processes, unless it has ended."""
         if self._launch.poll() is None:
             self._launch.kill()
             self._launch.wait()
 
 
 def environment() -> dict[str, str]:
-    """Returns that of a command whose processes run SCRIPT."""
+    """Returns the environment of a command whose processes run SCRIPT."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def whole_lines(log: Path) -> list[dict[str, Any]]:
-    """Returns what a process has logged; a line whose end is not there yet is not read."""
+    """Returns the complete lines of a process's log."""
     lines = log.read_text().split("\n")[:-1] if log.exists() else []
     return [json.loads(line) for line in lines]
 
@@ -143,7 +141,7 @@ def process_of(launcher: int, device: str) -> int:
 def prepare(
     workload: str, devices: int, strategy: str, folder: Path, double: bool = False
 ) -> list[str]:
-    """Writes graph, cluster and plan; returns the devices of the plan."""
+    """Writes graph, cluster and plan. Returns the devices of the plan."""
     import torch
 
     import medley
@@ -185,8 +183,8 @@ def recover(options: argparse.Namespace, prepared: Path, devices: Sequence[str])
 def summary(
     begin: float, wall: float, line: dict[str, Any], logs: Sequence[Sequence[dict[str, Any]]]
 ) -> Recovery:
-    """Returns what the logs of the survivors and the line of a recovery say of a kill, at `begin`
-    on the clock of the logs and at `wall` in seconds since 1970."""
+    """Returns the cost of a kill from the logs of the survivors and the line of the recovery. The
+    kill was at `begin` on the clock of the logs, and at `wall` in seconds since 1970."""
     before = [entry["at"] for entry in logs[0] if entry["at"] <= begin]
     hit = max(entry["step"] for log in logs for entry in log if entry["at"] <= begin) + 1
     total = max(entry["at"] for log in logs for entry in log if entry["step"] == hit) - begin
@@ -225,7 +223,7 @@ def table(recoveries: Sequence[Recovery]) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what testbed.restart has, too."""
+    """Adds options shared with testbed.restart."""
     parser.add_argument("--workload", default="gpt", help="a GPT: gpt or gpt?layers=12&width=256")
     parser.add_argument("--kill-step", type=int, default=7, help="the step after it is hit (7)")
     parser.add_argument("--kill-rank", type=int, default=1, help="who is killed (1)")

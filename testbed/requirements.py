@@ -1,4 +1,4 @@
-"""What the testbed needs of a machine, and what of it is missing here."""
+"""The requirements of the testbed, and those missing on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {
 
 @functools.cache
 def missing() -> tuple[str, ...]:
-    """Returns a sentence for each thing without which the testbed does not work; empty: it does."""
+    """Returns a sentence for each missing requirement. Empty: the testbed works."""
     if os.geteuid() != 0:
         return ("root: namespaces, traffic shaping and control groups need it",)
     absent = [
@@ -71,7 +71,7 @@ def _cannot_limit() -> str:
 
 @functools.cache
 def _kernel() -> tuple[frozenset[str], str]:
-    """Returns the kinds of `tc` that work here, and why no namespace can be made, if so."""
+    """Returns the supported types of `tc`, and the reason why no namespace can be made, or ""."""
     script = [
         "mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip netns add a || exit 1",
         "ip link add hub0 type bridge || exit 1",

@@ -1,12 +1,12 @@
 """Kill all and restart from shared storage, in real time: `python -m testbed.restart`.
 
-What a system without elasticity does when it loses a device, after Varuna's rule: every worker is
-killed, a job on the devices that are left is started, and each worker reloads its stage from shared
-storage. Plain PyTorch (`testbed.comparators.restartable`), one process per device on this machine;
-needs no root. It is kind to the restart: the loss is seen at once, nothing waits for a notice, and
-all workers are started at the same time. With `--beside STRATEGY` each run is followed by one of
-Medley's own recovery (`testbed.recovery`) of the same model on as many devices, under a plan of
-this strategy.
+A system without elasticity does so after the loss of a device. By Varuna's rule every worker is
+killed, a job starts on the remaining devices, and each worker reloads its stage from shared
+storage. It runs plain PyTorch (`testbed.comparators.restartable`) with one process per device on
+this machine, without root. The setting favours the restart: the loss is detected immediately, there
+is no wait for a notice, and all workers start together. With `--beside STRATEGY` each run is
+followed by Medley's own recovery (`testbed.recovery`) of the same model on as many devices, under a
+plan of this strategy.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Recovery:
     """When each part of a recovery was over, in seconds after the kill, on the slowest worker."""
 
     seconds: dict[str, float]  # by PARTS
-    bytes_read: float  # of all workers, from shared storage
+    bytes_read: float  # over all workers, from shared storage
     repeated: int  # steps that had been done already
-    losses: list[float]  # of the steps, those that were repeated once
+    losses: list[float]  # losses of the steps, repeated ones once
 
     @property
     def total(self) -> float:
@@ -100,7 +100,7 @@ class Job:
         ]
 
     def lines(self, rank: int) -> list[dict[str, Any]]:
-        """Returns what a worker has logged."""
+        """Returns the log of a worker."""
         return recovery.whole_lines(self._logs[rank])
 
     def wait_for(self, step: int) -> None:
@@ -118,21 +118,22 @@ class Job:
             time.sleep(0.002)
 
     def kill(self) -> None:
-        """Kills everybody and waits until they are gone."""
+        """Kills all workers and waits until they are gone."""
         for worker in self.workers:
             worker.send_signal(signal.SIGKILL)
         for worker in self.workers:
             worker.wait()
 
     def finish(self) -> None:
-        """Waits until everybody has done all steps. Raises OSError if somebody fails."""
+        """Waits until all workers have done all steps. Raises OSError if one fails."""
         codes = [worker.wait(timeout=PATIENCE) for worker in self.workers]
         if any(codes):
             raise OSError(f"restart: workers ended with exit codes {codes}")
 
 
 def recover(options: argparse.Namespace, folder: Path) -> Recovery:
-    """Trains, kills a worker in the step after `kill_step`, and restarts all on what is left."""
+    """Trains, kills a worker in the step after `kill_step`, and restarts all on the remaining
+    devices."""
     before = Job(options, options.before, folder, 0)
     after = None
     try:
@@ -160,7 +161,7 @@ def summary(
     lives: Sequence[Sequence[dict[str, Any]]],
     logs: Sequence[Sequence[dict[str, Any]]],
 ) -> Recovery:
-    """Returns what the logs say of a recovery: of rank 0 in both lives, of all in the second."""
+    """Returns the recovery from the logs: of rank 0 in both lives, of all in the second."""
     steps = [[line for line in life if line["what"] == "step"] for life in lives]
     done = max(line["step"] for line in steps[0])
 
@@ -194,7 +195,7 @@ def table(recoveries: Sequence[Recovery]) -> str:
 
 
 def read(path: Path) -> list[Recovery]:
-    """Returns what `--output` has written."""
+    """Reads the file of `--output`."""
     return [Recovery(**entry) for entry in json.loads(path.read_text())]
 
 

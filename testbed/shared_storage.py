@@ -1,5 +1,5 @@
-"""A folder as storage that all processes share, behind one link: who reads or writes waits his turn
-at the link's rate. For what is restored from shared storage, by whomever."""
+"""A folder as shared storage after one link: reads and writes wait for their turn at the link's
+rate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PIECE = 256 << 10  # bytes; several readers take turns after each
+PIECE = 256 << 10  # bytes; several readers alternate after each
 
 
 class SharedStorage:
-    """Files in a folder, each whole or not there. All objects of one folder, in whatever process,
-    share the link; its two directions are one."""
+    """Files in a folder, each written atomically. All objects of one folder, in any process, share
+    the link and its rate in both directions."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SharedStorage:
             return b"".join(self._pieces(iter(lambda: file.read(PIECE), b"")))
 
     def has(self, name: str) -> bool:
-        """Returns whether there is a file; asking costs nothing."""
+        """Returns whether a file exists. The query is free."""
         return (self._folder / name).exists()
 
     def _pieces(self, pieces: Iterator[bytes]) -> Iterator[bytes]:

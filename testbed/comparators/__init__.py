@@ -1,1 +1,1 @@
-"""The same training by PyTorch's DistributedDataParallel and by Medley, timed alike."""
+"""The same training by PyTorch's DistributedDataParallel and by Medley, timed in the same way."""

@@ -1,4 +1,4 @@
-"""PyTorch DDP on unequal devices: rows divided evenly, or in proportion to the speeds."""
+"""PyTorch DDP on heterogeneous devices: rows divided evenly, or in proportion to the speeds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""PyTorch FSDP2 (`fully_shard`) on unequal devices: parameters, gradients and the optimizer's state
-in equal shards, rows divided evenly or in proportion to the speeds."""
+"""PyTorch FSDP2 (`fully_shard`) on heterogeneous devices: parameters, gradients and the optimizer's
+state in equal shards, rows divided evenly or in proportion to the speeds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from testbed.comparators import process, rows, timing, workloads
 
 
 def shard(model: nn.Module, size: int) -> None:
-    """Shards a model over all processes: each block of a list of blocks is gathered by itself, what
-    is in none of them together."""
+    """Shards a model over all processes. Each block of a list of blocks is gathered separately, the
+    remainder together."""
     mesh = init_device_mesh("cpu", (size,))
     for module in list(model.modules()):
         if isinstance(module, nn.ModuleList):
@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
 
     train(options, *process.begin())
-    # What was sharded holds process groups, whose threads have to end before the interpreter does.
+    # Sharded modules hold process groups, whose threads must end before the interpreter.
     gc.collect()
     dist.destroy_process_group()
 

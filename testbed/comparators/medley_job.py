@@ -1,4 +1,4 @@
-"""Medley on unequal devices; the plan is that of `python -m testbed --plan plan.json`."""
+"""Medley on heterogeneous devices; the plan is that of `python -m testbed --plan plan.json`."""
 
 from __future__ import annotations
 

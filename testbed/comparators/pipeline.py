@@ -1,10 +1,8 @@
-"""torch.distributed.pipelining, 1F1B, cut by hand into so many blocks a stage: one pipeline, or a
-grid of several alike, whose replicas of a stage DistributedDataParallel averages.
-
-Ranks go stage by stage: the replicas of the first one, those of the second, and so on. The loss of
-a micro-batch is its sum over the number of labels of the whole batch, times the replicas where
-gradients are averaged over them, so that they add up to those of the global mean.
-"""
+"""1F1B of torch.distributed.pipelining with a number of blocks per stage set by hand: one pipeline,
+or a grid of identical ones with DistributedDataParallel over the replicas of a stage. Ranks go
+stage by stage: the replicas of the first one, then those of the second, and so on. The loss of a
+micro-batch is its sum divided by the number of labels of the whole batch. If gradients are averaged
+over replicas, it is multiplied by their number. The losses then add up to the global mean."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from testbed.grids import Sizes, even
 
 
 class Part(nn.Module):
-    """Some blocks of a GPT; the first part has the embeddings, the last one the head."""
+    """Some blocks of a GPT. The first part has the embeddings, the last one the head."""
 
     def __init__(self, model: GPT, first: int, last: int) -> None:
         super().__init__()
@@ -47,14 +45,14 @@ class Part(nn.Module):
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
-    """Returns what is divided. Raises ValueError if the model is none that can be cut here."""
+    """Returns the list of blocks to divide. Raises ValueError for an unsupported model."""
     if not isinstance(model, GPT) or model.head.weight is model.tokens.weight:
         raise ValueError("pipeline: found another model, expected a GPT whose head is not tied")
     return model.blocks
 
 
 def sizes_of(workload: str) -> Sizes:
-    """Returns what an estimate has to know of a workload."""
+    """Returns the sizes of a workload for an estimate."""
     model, example = workloads.load(workload)
     block = next(iter(blocks_of(model)))
     assert isinstance(model, GPT)
@@ -70,10 +68,8 @@ def sizes_of(workload: str) -> Sizes:
 
 
 def cut(model: nn.Module, counts: Sequence[int], stages: int, stage: int) -> Part:
-    """Returns a stage of a model, each of so many blocks.
-
-    Raises ValueError if they do not make the model.
-    """
+    """Returns a stage of a model, each of so many blocks. Raises ValueError if they do not make the
+    model."""
     whole = len(blocks_of(model))
     if len(counts) != stages or sum(counts) != whole or min(counts) < 1:
         raise ValueError(
@@ -104,10 +100,10 @@ def check(rows_of_batch: int, size: int, replicas: int, microbatches: int) -> No
 
 
 class Stage:
-    """What a process has of the grid, and trains."""
+    """The part of the grid that a process trains."""
 
     def __init__(self, options: argparse.Namespace, rank: int, size: int) -> None:
-        """Process `rank` of `size`; `options` are those of add_options(). All of them at once."""
+        """Process `rank` of `size`; `options` are those of add_options(). All processes call it."""
         model, example = workloads.load(options.workload)
         check(len(example["labels"]), size, options.replicas, options.microbatches)
         stages = size // options.replicas
@@ -119,7 +115,7 @@ class Stage:
         self.part = cut(model, counts, stages, self.number)
         self._is_last = self.number == stages - 1
         self._replicas: int = options.replicas
-        self._labels = 1  # that count, in the batch at hand
+        self._labels = 1  # labels that count in the current batch
         module: nn.Module = self.part
         if options.replicas > 1:
             module = DistributedDataParallel(
@@ -142,11 +138,11 @@ class Stage:
         return weighted
 
     def step(self, number: int) -> float:
-        """Trains on a global batch; returns this process's part of the loss."""
+        """Trains on a global batch. Returns this process's part of the loss."""
         whole = self._data[number % len(self._data)]
         self._labels = rows.counted(whole["labels"])
         own = own_rows(whole, self._replicas, self.replica)
-        # Gradients are views: of DDP's buckets.
+        # Gradients are views of DDP's buckets.
         self.optimizer.zero_grad(set_to_none=False)
         losses: list[Tensor] = []
         inputs = (own["input_ids"],) if self.number == 0 else ()
@@ -159,7 +155,7 @@ class Stage:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what says how the grid is made."""
+    """Adds the options of the grid."""
     parser.add_argument("--blocks", type=int, nargs="+", help="of each stage; default: even")
     parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline")
     parser.add_argument("--replicas", type=int, default=1, help="of each stage: pipelines")
@@ -177,7 +173,7 @@ def main() -> None:
     options = parser.parse_args()
 
     train(options, *process.begin())
-    gc.collect()  # what holds process groups: their threads have to end first
+    gc.collect()  # threads of process groups must end first
     dist.destroy_process_group()
 
 

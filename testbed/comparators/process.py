@@ -1,4 +1,4 @@
-"""A contestant is one process of a job: what each is told, and how it begins."""
+"""A contestant as one process of a job: its arguments and its start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parser(
     workload: str = "such as vgg or vgg?rows=576",
     cluster: str = "cluster.yaml, for the speeds",
 ) -> argparse.ArgumentParser:
-    """Returns a parser of what `contestants.run` gives to all of them."""
+    """Returns a parser of the arguments that `contestants.run` passes."""
     found = argparse.ArgumentParser(description=description)
     found.add_argument("workload", help=workload)
     found.add_argument("cluster", help=cluster)
@@ -24,7 +24,8 @@ def parser(
 
 
 def begin() -> tuple[int, int]:
-    """Joins the other processes, each on one thread; returns the rank and how many there are."""
+    """Joins the other processes, each on one thread. Returns the rank and the number of
+    processes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     return dist.get_rank(), dist.get_world_size()

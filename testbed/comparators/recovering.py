@@ -1,5 +1,5 @@
-"""Medley as a job that loses a process and goes on: `medley launch --elastic plan.json
-testbed/comparators/recovering.py ...`. Notes when each step was done, on every device."""
+"""Medley as a job that loses a process and continues: `medley launch --elastic plan.json
+testbed/comparators/recovering.py ...`. Records the end of each step on every device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main() -> None:
     optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)
     trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
     data = workloads.batches(example, 4)
-    trainer.catch_up()  # who comes back begins where the others are
+    trainer.catch_up()  # a replacement starts at the state of the others
     for number in range(trainer.steps, options.steps):
         time.sleep(options.pause)
         loss = trainer.step(data[number % len(data)]).loss

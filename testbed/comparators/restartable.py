@@ -1,9 +1,7 @@
-"""1F1B that saves to shared storage every few steps and begins from what is there: what is killed
-and started again as a whole, after Varuna's rule that every worker reloads its stage.
-
-One file for each block, the embeddings and the head, so that stages may be cut anew: parameters,
-both moments of AdamW and its step. The position in the data is the step. Plain PyTorch.
-"""
+"""1F1B that saves to shared storage every few steps and starts from the saved state. After a loss
+the whole job is killed and restarted. By Varuna's rule every worker reloads its stage. There is one
+file for each block, the embeddings and the head, so that stages may change. It has the parameters,
+both moments of AdamW and its step. The position in the data is the step. Plain PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ COMMITTED = "COMMIT"  # names the step that is whole
 
 
 class Log:
-    """Lines of JSON: what this process did, when, on the clock of the whole machine."""
+    """Lines of JSON with the events of this process, on the clock of the whole machine."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -37,7 +35,7 @@ class Log:
 
 
 def units(part: pipeline.Part, first: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yields what a stage has, by the names of the files; `first` is its first block."""
+    """Yields the units of a stage by their file names. `first` is its first block."""
     for name in ("tokens", "positions", "norm", "head"):
         module = getattr(part, name)
         if module is not None:
@@ -63,7 +61,7 @@ def save(
 def load(
     storage: SharedStorage, step: int, part: pipeline.Part, first: int, optimizer: torch.optim.AdamW
 ) -> None:
-    """Reads what save() wrote, perhaps for other stages."""
+    """Reads the files of save(), possibly of other stages."""
     for name, module in units(part, first):
         data = io.BytesIO(storage.read(f"{step}.{name}"))
         state: dict[str, tuple[torch.Tensor, dict[str, Any]]] = torch.load(data, weights_only=True)
@@ -95,7 +93,7 @@ def main() -> None:
     log.say("loaded", bytes=storage.moved, step=done)
     for number in range(done, options.steps):
         loss = torch.tensor(stage.step(number), dtype=torch.float64)
-        dist.all_reduce(loss)  # also says that everybody has done this step
+        dist.all_reduce(loss)  # also confirms that all have done this step
         log.say("step", step=number + 1, loss=float(loss))
         if (number + 1) % options.save_every == 0:
             if stage.replica == 0:

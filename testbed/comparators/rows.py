@@ -1,7 +1,7 @@
-"""Rows of the global batch that a device takes where PyTorch averages gradients over processes, and
-what its loss is weighted by.
+"""The rows of the global batch on a device if PyTorch averages gradients over processes, and the
+weight of its loss.
 
-With n_i of the N labels that count on device i of W, such an average is the gradient of the global
+n_i of the N labels that count are on device i of W. Such an average is the gradient of the global
 mean only if every loss is weighted by hand:
 
     1/W sum_i grad(w_i mean_i) = sum_i n_i/N grad(mean_i)   with   w_i = W n_i / N
@@ -59,8 +59,8 @@ def share_of(rank: int, size: int, example: workloads.Batch, cluster: str, how: 
 def step_of(
     model: nn.Module, optimizer: Optimizer, own: Share, size: int, set_to_none: bool = True
 ) -> Callable[[int], float]:
-    """Returns what trains a step on a device's rows, of `size` devices whose gradients the model
-    averages, and returns its part of the loss."""
+    """Returns a function that trains a step on a device's rows and returns its part of the loss.
+    The model averages gradients over `size` devices."""
 
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -74,5 +74,5 @@ def step_of(
 
 
 def counted(labels: Tensor) -> int:
-    """Returns how many labels the loss is the mean of: -100 says that one does not count."""
+    """Returns the number of labels in the mean of the loss; -100 does not count."""
     return int((labels != -100).sum())

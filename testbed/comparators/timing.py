@@ -20,7 +20,7 @@ WARM_UP = 3
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What rank 0 saw: the loss of the whole global batch and the seconds of every step."""
+    """The results of rank 0: the loss of the whole global batch and the seconds of every step."""
 
     losses: list[float]
     seconds: list[float]
@@ -32,15 +32,13 @@ class Record:
 
     @staticmethod
     def load(path: Path) -> Record:
-        """Reads what train() wrote."""
+        """Reads the record of train()."""
         return Record(**json.loads(path.read_text()))
 
 
 def train(step: Callable[[int], float], steps: int, path: Path, sum_losses: bool) -> None:
-    """Runs `WARM_UP + steps` steps; rank 0 writes the record.
-
-    `step(i)` returns the loss: of the global batch, or with `sum_losses` this device's part of it.
-    """
+    """Runs `WARM_UP + steps` steps. Rank 0 writes the record. `step(i)` returns the loss of the
+    global batch, or with `sum_losses` this device's part of it."""
     ready()
     dist.barrier()
     losses, seconds = [], []

@@ -1,9 +1,9 @@
-"""What the contestants train: `medley capture testbed.comparators.workloads:vgg -o vgg.graph`.
+"""The workloads of contestants: `medley capture testbed.comparators.workloads:vgg -o vgg.graph`.
 
-By name, with other rows as `vgg?rows=576`.
+A name may set other rows: `vgg?rows=576`.
 
-Scaled down so that a step takes about a second on a fraction of a core, with the proportions that
-make the originals hard: most of VGG's parameters are in its classifier, most of the mixture's in
+They are scaled down to about a second per step on a fraction of a core, with the proportions that
+make the originals hard. Most of VGG's parameters are in its classifier, most of the mixture's in
 its experts.
 """
 
@@ -61,7 +61,7 @@ def vit(rows: int = 72) -> tuple[nn.Module, Batch]:
 
 
 def gpt(rows: int = 48, layers: int = 8, width: int = 128) -> tuple[nn.Module, Batch]:
-    """Returns eight layers with 92 % of the 1.7 M parameters: what a pipeline can be cut from."""
+    """Returns eight layers with 92 % of the 1.7 M parameters, for pipelines."""
     torch.manual_seed(SEED)
     sizes: dict[str, Any] = {"vocabulary": 512, "positions": 64, "width": width}
     return models.gpt(**sizes, layers=layers, tied=False, batch=rows)
@@ -76,7 +76,7 @@ def load(name: str) -> tuple[nn.Module, Batch]:
 
 
 def full_name(name: str) -> str:
-    """Returns what `medley capture` calls a workload."""
+    """Returns the name of a workload for `medley capture`."""
     return f"{__name__}:{name}"
 
 

@@ -1,4 +1,4 @@
-"""A cluster for the tests, and how they run commands."""
+"""A cluster for the tests, and functions that run commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Testbed = Callable[..., list[str]]
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of a command that imports what this process imports."""
+    """Returns the environment of a command with the imports of this process."""
     path = os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])
     return {**os.environ, "PYTHONPATH": path}
 
@@ -39,6 +39,6 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def first_of(graph: medley.Graph, block: int) -> str:
-    """Returns the first op of a GPT's block: where a stage may begin."""
+    """Returns the first op of a GPT's block, where a stage may begin."""
     names = (name for name in graph.core.stable_names() if "~" not in name)
     return next(name for name in names if name.startswith(f"blocks.{block}."))

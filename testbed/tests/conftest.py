@@ -13,7 +13,7 @@ from testbed.tests.clusters import FOUR, Testbed
 
 @pytest.fixture
 def testbed() -> Testbed:
-    """Returns the command that runs another one in the testbed; skips where there can be none."""
+    """Returns the command that runs another one in the testbed. Skips without its requirements."""
     lacking = requirements.missing()
     if lacking:
         pytest.skip(f"testbed: {'; '.join(lacking)}")

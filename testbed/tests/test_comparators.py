@@ -40,7 +40,7 @@ def alone() -> list[float]:
 
 
 def losses_of(folder: Path, module: str, *options: str, processes: int = 2) -> list[float]:
-    """Runs a contestant as several processes; returns the losses that it wrote."""
+    """Runs a contestant as several processes. Returns the losses that it wrote."""
     (folder / "two.yaml").write_text(TWO)
     output = folder / "record.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -136,7 +136,7 @@ def test_what_there_is_to_choose_from(tmp_path: Path) -> None:
 
 
 class Runs:
-    """Stands in for the testbed: seconds of a step by what was chosen, or a death."""
+    """Replaces the testbed: seconds per step by choice, or a crash."""
 
     def __init__(self, seconds: dict[str, list[float]]) -> None:
         self._seconds = seconds
@@ -168,7 +168,7 @@ def test_the_best_list_is_tried_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_
         contestants.fastest([alternatives("b3", "b3")], tmp_path, tmp_path)
 
 
-# The first dies once, the second each time; nobody else's runs are lost.
+# The first crashes once, the second each time. The runs of the others are kept.
 def test_who_dies_is_run_again_and_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

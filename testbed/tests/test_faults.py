@@ -1,4 +1,4 @@
-"""A run that is hit again and again: what is counted, and that it goes on. The run needs root."""
+"""A run with repeated faults: the statistics, and its continuation. The run needs root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.tests.clusters import Testbed, run
 pytestmark = pytest.mark.testbed
 
 
-# A step a second, but for two that recoveries have interrupted: of 3 s and 6 s.
+# One step per second, except two that recoveries have interrupted: of 3 s and 6 s.
 def test_what_faults_cost_is_counted() -> None:
     at = [0.0, 1, 2, 3, 4, 7, 8, 9, 15, 16]
     clock = time.time() - time.monotonic()

@@ -1,4 +1,4 @@
-"""Which grids of pipelines are tried, and in which order: pure, needs neither root nor PyTorch."""
+"""The pipeline grids to try and their order. Needs neither root nor PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testbed.tests.clusters import FOUR
 
 pytestmark = pytest.mark.testbed
 
-# A block computes 6 x 1000 x 100 flop a row, the head as much as half of one.
+# A block computes 6 x 1000 x 100 flop per row, the head as much as half of one.
 SIZES = grids.Sizes(
     rows=12,
     blocks=8,
@@ -43,8 +43,8 @@ def test_even_cuts_give_the_first_ones_more() -> None:
     assert grids.even(8, 4) == [2, 2, 2, 2]
 
 
-# The slowest stage of 3 3 1 1 takes 3 on devices of speed 2:2:1:1, that of 2 2 2 2 takes 4 (here
-# in halves). A head of two blocks takes one block from the last of two equal stages.
+# The slowest stage of 3 3 1 1 takes 3 on devices of speed 2:2:1:1, that of 2 2 2 2 takes 4 (here in
+# halves). A head of two blocks takes one block from the last of two equal stages.
 def test_uneven_cuts_fit_the_speeds() -> None:
     cuts = grids.cuts(8, [1.0, 1.0, 0.5, 0.5])
     assert cuts[0] == [3, 3, 1, 1]
@@ -56,8 +56,8 @@ def test_uneven_cuts_fit_the_speeds() -> None:
 def test_devices_are_all_or_the_fastest_in_both_orders() -> None:
     cluster = parse_cluster(FOUR)
     assert grids.orders(cluster, 1) == [
-        *((0, 1, 2, 3), (2, 3, 0, 1)),  # all kinds
-        (0, 1),  # the fast ones, which are alike
+        *((0, 1, 2, 3), (2, 3, 0, 1)),  # all types
+        (0, 1),  # the fast ones, which are identical
     ]
     # Neighbours are the replicas of a stage, or the stages of a replica.
     assert (0, 1, 2, 3) in grids.orders(cluster, 2)
@@ -87,7 +87,7 @@ def test_a_list_begins_with_its_best_and_has_the_other_micro_batches_and_cuts() 
         assert len(set(group)) == len(group)
 
 
-# Two stages on unlike devices, 1 and 2 ms a block and row: by hand.
+# Two stages on different devices, 1 and 2 ms per block and row: by hand.
 def test_the_estimate_is_the_time_of_1f1b() -> None:
     cluster = parse_cluster(EXACT)
     grid = grids.Grid(devices=(0, 2), replicas=1, blocks=(6, 2), microbatches=4)
@@ -96,7 +96,7 @@ def test_the_estimate_is_the_time_of_1f1b() -> None:
     assert grids.estimate(cluster, SIZES, grid) == pytest.approx(expected)
 
 
-# A ring of two on a bus: each sends half of the gradients twice; a slow replica is waited for.
+# A ring of two on a bus: each sends half of the gradients twice, and waits for a slow replica.
 def test_replicas_add_their_gradients_and_wait_for_the_slowest() -> None:
     cluster = parse_cluster(EXACT)
     alike = grids.Grid(devices=(0, 1), replicas=2, blocks=(8,), microbatches=1)

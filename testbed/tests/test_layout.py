@@ -1,4 +1,4 @@
-"""What is built for a cluster: pure, needs neither root nor tools."""
+"""The structure built for a cluster. Needs neither root nor tools."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_devices_of_a_node_share_its_port_and_pools_their_trunk() -> None:
     assert (up.namespace, up.interface, len(up.flows)) == ("", "up0", 2 * 4)
     trunk = by_link["lan:trunk:down"]
     assert (trunk.interface, trunk.bytes_per_second, len(trunk.flows)) == ("trunk1", 30e6, 2 * 4)
-    # The way out of a device is limited for its neighbour only; the rest passes at the port's rate.
+    # A device's output is limited only for its neighbour. Other traffic passes at the port's rate.
     bus = by_link["bus:a/0/1:out"]
     assert (bus.namespace, bus.interface) == ("d1", "eth0")
     assert bus.flows == (Flow("10.77.0.2", "10.77.0.1"),)
-    # A latency is added once, on the way into the receiver.
+    # A latency is added once, at the input of the receiver.
     assert {flow.delay for flow in by_link["lan:b/0:in"].flows} == {1e-3}
     assert {flow.delay for flow in up.flows} == {0.0}
 
@@ -101,7 +101,7 @@ networks:
 
 def test_a_lone_flow_has_a_token_bucket_and_several_have_a_class_each() -> None:
     alone = Port("lan:a/0:out", "d0", "eth0", 12.5e6, (Flow("10.77.0.1", "10.77.0.2"),))
-    rate = round(100e6 * 1514 / 1448)  # payload is what programs get
+    rate = round(100e6 * 1514 / 1448)  # programs get the payload rate
     assert shaping([alone], delays=False) == [
         f"qdisc add dev eth0 root tbf rate {rate}bit burst 64k latency 50ms"
     ]

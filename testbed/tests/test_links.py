@@ -1,4 +1,4 @@
-"""Links that die during a run: every device ends within half a minute and says which one. Needs
+"""Links that die during a run: every device ends within half a minute and names the link. Needs
 root."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 # Device 3 cannot reach one of another stage; the master, with the store; one of its own stage; or
-# anybody.
+# any device.
 @pytest.mark.parametrize(
     ("address", "others"),
     [
@@ -69,8 +69,8 @@ def test_a_dead_link_ends_all_and_is_named(
     assert sorted(name for name, _, _ in ends) == DEVICES
     assert all(code != "0" for _, code, _ in ends)
     assert max(float(at) for _, _, at in ends) - begin < MOST_SECONDS
-    # What they print last, on standard error; both come through the testbed's output.
-    waited = "waiting for rank"  # said before all have come, and while the first captures
+    # Their last lines on standard error. Both come through the testbed's output.
+    waited = "waiting for rank"  # printed before all have come, and while the first captures
     lines = [line for line in done.stdout.splitlines() if waited not in line]
     said = [line for line in lines if "] medley: " in line]
     assert {line.partition("]")[0].strip("[ ") for line in said} == set(DEVICES), done.stdout
@@ -81,7 +81,7 @@ def test_a_dead_link_ends_all_and_is_named(
     assert "Traceback" not in done.stdout
 
 
-# One torchrun on every node; nobody says through which interface.
+# One torchrun on every node, without a chosen interface.
 @pytest.mark.slow
 def test_torchrun_on_every_node_trains_one_plan(testbed: Testbed, folder: Path) -> None:
     program = folder / "train.py"

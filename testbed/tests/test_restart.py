@@ -1,5 +1,5 @@
-"""Kill all and restart from shared storage: its parts are timed, its curve is that of one device.
-On this machine, without the testbed: needs no root."""
+"""Killing all and restarting from shared storage: its parts are timed, its curve is that of one
+device. Runs on this machine without the testbed, without root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKLOAD = "gpt?rows=12&layers=5"
 
 
 class Clock:
-    """Stands still but for sleeps."""
+    """Advances only in sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,12 +42,12 @@ def test_storage_takes_its_time_both_ways(tmp_path: Path) -> None:
     assert storage.moved == 1_000_000
     assert storage.has("a")
     assert not storage.has("b")
-    clock.now += 10.0  # a link that was idle saves nothing up
+    clock.now += 10.0  # an idle link accumulates no credit
     storage.read("a")
     assert clock.now == pytest.approx(111.5)
 
 
-# The link is busy until 102 with what another has asked for; both clocks are that of the machine.
+# The link is busy until 102 with a request of another. Both clocks are that of the machine.
 def test_readers_share_the_link(tmp_path: Path) -> None:
     first, second = Clock(), Clock()
     one = SharedStorage(tmp_path, 1e6, first, first.sleep)
@@ -116,7 +116,7 @@ def test_a_restart_goes_on_with_the_same_curve(tmp_path: Path) -> None:
     assert found.losses == pytest.approx(losses_of_one_device(WORKLOAD, 6), rel=1e-4)
     assert found.repeated == 1
     assert 0 < found.seconds["killed"] < found.seconds["loaded"] < found.seconds["caught up"]
-    # Three floats for each parameter, and what a file is made of.
+    # Three floats per parameter, and the overhead of a file.
     assert 1.1e6 * 12 < found.bytes_read < 1.2 * 1.2e6 * 12
 
 

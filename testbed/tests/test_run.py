@@ -1,4 +1,4 @@
-"""A cluster is built, runs a command, and leaves nothing, however it ends. Needs root."""
+"""A cluster is built, runs a command, and leaves no trace after any end. Needs root."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def processes(word: str) -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until something is so; fails if it is not within half a minute."""
+    """Waits until a condition is true. Fails after half a minute."""
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
@@ -57,7 +57,7 @@ def test_every_device_has_its_place(testbed: Testbed, four: str, tmp_path: Path)
         assert f"[{name}] rank {rank} of 4, master 10.77.0.1, on eth0" in done.stdout
         log = (tmp_path / "logs" / f"{name.replace('/', '-')}.log").read_text()
         assert f"inet 10.77.0.{rank + 1}/24" in log
-        assert log.splitlines()[-1] == "2"  # the loopback and eth0: nothing of the host's
+        assert log.splitlines()[-1] == "2"  # the loopback and eth0: no interface of the host
     assert "slow/1/0: 4 ms of every 20 ms" in done.stderr
 
 
@@ -115,7 +115,7 @@ def test_a_job_without_end_is_ended(testbed: Testbed, four: str) -> None:
 def test_an_end_by_signal_leaves_nothing(
     testbed: Testbed, four: str, number: signal.Signals
 ) -> None:
-    word = f"{1000 + os.getpid()}.{int(number)}"  # of no other process
+    word = f"{1000 + os.getpid()}.{int(number)}"  # used by no other process
     process = subprocess.Popen(
         testbed(four, "--", "sleep", word), env=environment(), stderr=subprocess.DEVNULL
     )
@@ -125,7 +125,7 @@ def test_an_end_by_signal_leaves_nothing(
     assert process.wait(timeout=30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
     wait_for(lambda: not processes(word))
     if number == signal.SIGKILL:
-        # Only what the kernel does not remove by itself: empty groups and the folder.
+        # Only remains that the kernel does not remove by itself: empty groups and the folder.
         assert left_by(process.pid)
         assert run(testbed(four, "--", "true")).returncode == 0
     assert not left_by(process.pid)

@@ -1,4 +1,4 @@
-"""Speeds, links and losses in the testbed against what they should be. Real time; needs root."""
+"""Speeds, links and losses in the testbed compared with their targets. Real time; needs root."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATE = 12.5e6  # bytes/s of the cluster's links
 def measure(
     testbed: Testbed, four: str, folder: Path, program: str, *words: str
 ) -> dict[str, float]:
-    """Runs a program of ours; returns what it wrote, by file."""
+    """Runs a program of ours. Returns its results by file."""
     folder = folder / "measured"
     folder.mkdir(exist_ok=True)
     command = [sys.executable, str(PROGRAMS / program), str(folder), *words]
@@ -60,14 +60,14 @@ def test_all_reduce_takes_what_a_ring_takes(testbed: Testbed, four: str, tmp_pat
     assert seen["seconds"] == pytest.approx(1.2, rel=0.08)
 
 
-# Every device sends three quarters of 8 MB and receives as much at the same time, at 12.5 MB/s.
-# An exchange that uses a link one way at a time takes half as long again and more: 0.72 s.
+# Every device sends three quarters of 8 MB and receives as much at the same time, at 12.5 MB/s. An
+# exchange that uses a link in one direction at a time takes at least half as long again: 0.72 s.
 def test_exchange_uses_links_both_ways(testbed: Testbed, four: str, tmp_path: Path) -> None:
     seen = measure(testbed, four, tmp_path, "exchange.py")
     assert 0.46 < seen["seconds"] < 0.65
 
 
-# All train the same: what differs is rounding.
+# All train the same. The differences are rounding.
 @pytest.mark.parametrize("workload", ["vgg", "moe", "bert_moe", "bert", "vit"])
 def test_medley_and_ddp_have_the_same_losses(
     testbed: Testbed, four: str, tmp_path: Path, workload: str

@@ -1,4 +1,4 @@
-"""Times all-reduces of 10 MB over Gloo; writes the median of five to FOLDER."""
+"""Times all-reduces of 10 MB over Gloo, and writes the median of five to FOLDER."""
 
 import os
 import statistics

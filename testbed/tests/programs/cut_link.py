@@ -1,8 +1,6 @@
 """Trains a pipeline of four devices until one of its links dies: `cut_link.py FOLDER RANK ADDRESS`.
-
-At step 5 the process RANK loses the way to ADDRESS, or all ways if it is "all". FOLDER has
-cluster.yaml and plan.json.
-"""
+At step 5 the process RANK loses the route to ADDRESS, or all routes if it is "all". FOLDER has
+cluster.yaml and plan.json."""
 
 from __future__ import annotations
 

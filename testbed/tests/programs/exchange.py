@@ -1,4 +1,5 @@
-"""Times reduce-scatters of 8 MB over Medley's transport; writes the median of five to FOLDER."""
+"""Times reduce-scatters of 8 MB over Medley's transport, and writes the median of five to
+FOLDER."""
 
 import os
 import statistics

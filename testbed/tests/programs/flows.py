@@ -1,7 +1,5 @@
-"""Sends for some seconds between pairs of devices: `flows.py FOLDER 0-1 2-1`.
-
-Every receiver writes bytes per second of each flow to FOLDER/<pair>.
-"""
+"""Sends for some seconds between pairs of devices: `flows.py FOLDER 0-1 2-1`. Every receiver writes
+bytes per second of each flow to FOLDER/<pair>."""
 
 import os
 import socket
@@ -23,7 +21,7 @@ def address(rank: int) -> str:
 
 
 def receive(server: socket.socket, pair: str) -> None:
-    """Counts what comes between the first and the last half second."""
+    """Counts the bytes received between the first and the last half second."""
     connection, _ = server.accept()
     count, begin, skip = 0, 0.0, time.monotonic() + 0.5
     while data := connection.recv(1 << 16):

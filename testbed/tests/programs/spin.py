@@ -1,4 +1,4 @@
-"""Counts how much this device computes in two seconds, under its quota; writes it to FOLDER."""
+"""Counts the work of this device in two seconds under its quota, and writes it to FOLDER."""
 
 import os
 import sys
