@@ -1,9 +1,6 @@
 """Writes docs/api.md, the reference of `import medley` and of modules for packages above it, from
-signatures and docstrings.
-
-A dataclass has a table of its fields with their comments. Fails if a public name has no docstring.
---check fails if the page is not current.
-"""
+signatures and docstrings. A dataclass has a table of its fields with their comments. Fails if a
+public name has no docstring. --check fails if the page is not current."""
 
 import argparse
 import dataclasses
@@ -159,7 +156,7 @@ FIELD = re.compile(r"((?:^    # .*\n)*)^    (\w+): [^#\n]*(?:# (.*))?$", re.M)
 
 def signature(name: str, what: Any) -> str:
     """Returns the call as Python code, with one argument per line if it is long."""
-    native = getattr(what, "__nb_signature__", None)  # of an extension module
+    native = getattr(what, "__nb_signature__", None)  # set by extension modules
     if native:
         arguments = native[0][0].split("(", 1)[1].removeprefix("self, ").removeprefix("self")
         return f"{name}({arguments}".replace("medley._core.", "")
@@ -189,10 +186,8 @@ def docstring(name: str, what: Any) -> str:
 
 
 def filled(text: str) -> str:
-    """Returns a text with its paragraphs filled to the width of the page.
-
-    Code blocks, lists and code in a line are not broken.
-    """
+    """Returns a text with its paragraphs filled to the width of the page. Code blocks, lists and
+    code in a line are not broken."""
 
     def glued(span: re.Match[str]) -> str:
         return span[0].replace(" ", GLUE) if len(span[0]) < WIDTH else span[0]

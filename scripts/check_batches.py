@@ -1,10 +1,11 @@
-"""Fail if files of a room compile alone but not in one batch (cmake/batches.cmake), or only in one.
+"""Fails if files of a module compile alone but not in one batch (cmake/batches.cmake), or only in
+one.
 
-Sources of a room are in batches, and its tests in others. In a batch, names of their unnamed
-namespaces collide, with each other or with types of headers, and neither says
-SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header of a
-function or constant that another file of the batch included. Whoever has ccache compiles single
-files, everybody else batches: neither would see what breaks for the other.
+Sources of a module are in batches, and its tests in others. In a batch, names of unnamed namespaces
+collide with each other or with types of headers, unless one of the files sets
+SKIP_UNITY_BUILD_INCLUSION in the module's CMakeLists.txt. Alone, a file lacks the header of a
+function or constant that another file of the batch included. With ccache single files are compiled,
+otherwise batches: each build misses the errors of the other.
 """
 
 import re
@@ -17,7 +18,7 @@ from check_layers import declared_deps
 from check_types import NAMESPACE, ROOT, SKIPPED, TYPE, types
 
 UNNAMED = "(unnamed)"
-HIDDEN = "(hidden)"  # a scope whose names are its own
+HIDDEN = "(hidden)"  # a scope with names of its own
 FUNCTION = re.compile(r"(\w+) ?\((.*)\)(?: const| noexcept)*$")
 VALUE = re.compile(r"(?:static |const |constexpr |inline )+[^()={]*?(\w+)(?:\[[^\]]*\])* ?(?:=|$)")
 CONSTANT = re.compile(r"(?:inline |static |extern )*const(?:expr)? [^()={]*?(k[A-Z]\w*)")
@@ -41,7 +42,7 @@ def key_of(statement: str) -> str:
 
 
 def hidden_names(text: str) -> dict[str, int]:
-    """Returns what a file defines in unnamed namespaces, with its lines."""
+    """Returns the names that a file defines in unnamed namespaces, with their lines."""
     text = SKIPPED.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     found: dict[str, int] = {}
     scopes: list[str] = []
@@ -108,11 +109,9 @@ def words_of(header: Path) -> set[str]:
 
 
 def not_included() -> list[str]:
-    """Returns a line for each use of a header's name where a file does not reach the header.
-
-    Names are functions that are called, and constants. What is known by the same name in the file,
-    or is a member in a header that it reaches, is passed over; so are functions of one word.
-    """
+    """Returns a line for each use of a header's name in a file that does not reach the header.
+    Names are called functions, and constants. Names that are also defined in the file, or are
+    members in a reached header, are skipped; so are functions of one word."""
     declared: dict[str, set[Path]] = defaultdict(set)
     for header in sorted(ROOT.glob("medley/*/*.h")):
         for name in public_names(header):

@@ -1,8 +1,6 @@
-"""Lists the planner's tuned constants; --check fails where there are more than LIMIT.
-
-A constant is tuned if another value would be as right and find other plans, or find them sooner.
-What follows from a format, a unit or the arithmetic is in FIXED, with the reason.
-"""
+"""Lists the planner's tuned constants; --check fails if there are more than LIMIT. A constant is
+tuned if another value would be equally correct but find other plans, or find them sooner. Constants
+that follow from a format, a unit or the arithmetic are in FIXED, with the reason."""
 
 import argparse
 import re
@@ -62,7 +60,7 @@ def names(text: str) -> list[tuple[int, str]]:
 
 
 def constants() -> list[tuple[str, str]]:
-    """Returns (place, name) of those of all rooms."""
+    """Returns (place, name) of the constants of all modules."""
     found = []
     for room in ROOMS:
         for file in sorted((ROOT / "medley" / room).glob("*.[hc]*")):

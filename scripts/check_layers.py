@@ -1,10 +1,8 @@
-"""Fail if a file under medley/ includes a module that its CMakeLists.txt does not name.
-
-It names them in DEPS and, where nothing of them is linked, in HEADERS. A module that says TORCH may
-include PyTorch, and only such modules may depend on it. Rooms above the command line are known to
-the one that has the table of them. No modules depend on each other in a circle. Fail, too, if
-Python reads an environment variable in another file than the two that may.
-"""
+"""Fails if a file under medley/ includes a module that its CMakeLists.txt does not name. The file
+names linked modules in DEPS, and those with only headers in HEADERS. A module with TORCH may
+include PyTorch, and only such modules may depend on it. Modules above the command line are known to
+the module with their table. Dependencies form no circle. Also fails if Python reads an environment
+variable outside the two allowed files."""
 
 import graphlib
 import re
@@ -15,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 TESTING = "testing"
 ABOVE = {"goal", "next_best"}  # the command line
 TABLE = "command"
-# The variables of a job; the folder of the files of a user.
+# The variables of a job; the cache folder of a user.
 READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/fits/known.py"}
 
 

@@ -1,9 +1,11 @@
-"""Fail if Python touches a private member of another class or module, imports in a circle, or has a
-class of too many methods; if Medley imports a package above its public API, or such a package takes
-a name of Medley that docs/api.md does not document.
+"""Fails if Python code breaks a rule of structure.
+
+It may not access a private member of another class or module, import in a circle, or have a class
+with too many methods. Medley imports no package above its public API. Such a package uses only
+names of Medley in docs/api.md.
 
 A name with one underscore belongs to the class that defines it, or to the file. Imports inside
-functions count. Those for types alone count only between Medley and the packages above it.
+functions count. Imports for types count only between Medley and the packages above it.
 """
 
 import ast
@@ -14,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOUSE, EXTRAS = "medley", "medley_extras"
-# The one file that has the name of the packages above: it looks up what they add, by name.
+# The only file that names the packages above: it finds their additions by name.
 LOOKS_UP = "python/medley/extras.py"
 MOST_METHODS = 30
 # Members of PyTorch with names that ours have, too.
@@ -41,7 +43,7 @@ def defined(body: ast.AST) -> set[str]:
 
 
 def scope(body: ast.AST) -> Iterator[ast.AST]:
-    """Yields what is inside, but not what is inside of classes there."""
+    """Yields the nodes inside `body`, without those of classes in it."""
     for node in ast.iter_child_nodes(body):
         yield node
         if not isinstance(node, ast.ClassDef):
@@ -68,7 +70,7 @@ def touched(body: ast.AST, known: set[str]) -> Iterator[ast.Attribute]:
 
 
 def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
-    """Yields the modules among those of the package that a file imports when it runs."""
+    """Yields the modules of the package that a file imports at run time."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue

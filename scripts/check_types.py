@@ -1,9 +1,7 @@
-"""Fail if two types have one qualified name: linked into one program they would break it unseen.
-
-The one-definition rule asks for no diagnosis, and no compiler sees two files at once. Types in
+"""Fails if two types have one qualified name: linked into one program they would break it silently.
+The one-definition rule requires no diagnosis, and no compiler sees two files together. Types in
 unnamed namespaces and in functions do not count. Tests and benchmarks are compared with the core
-and with those of their own folder.
-"""
+and with those of their own folder."""
 
 import re
 import sys
@@ -18,11 +16,11 @@ SKIPPED = re.compile(
 )
 NAMESPACE = re.compile(r"(?:inline )?namespace ?([\w:]*)$")
 TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) ([\w:]+(?: ?<[^()]*>)?)")
-NOT_SEEN = "(not seen)"  # a scope whose types are its own
+NOT_SEEN = "(not seen)"  # a scope with types of its own
 
 
 def scope_of(statement: str) -> str:
-    """Returns the name that a scope adds to those of its types; `statement` is what opens it."""
+    """Returns the name that a scope adds to those of its types. `statement` opens the scope."""
     text = re.sub(r"^(?:(?:public|private|protected): ?)+", "", " ".join(statement.split()))
     text = re.sub(r"^template ?<(?:[^<>]|<[^<>]*>)*> ?", "", text)
     if found := NAMESPACE.match(text):
@@ -48,7 +46,8 @@ def types(text: str) -> list[tuple[str, int]]:
 
 
 def unit_of(path: Path) -> str:
-    """Returns "" for what is linked together, else the name of what is linked with that."""
+    """Returns "" for files that are linked together, else the name of the program that links
+    them."""
     name = path.relative_to(ROOT).as_posix()
     return str(path.parent) if name.endswith("_test.cpp") or name.startswith("benchmarks/") else ""
 

@@ -8,10 +8,10 @@ tables and clusters of Medley (docs/formats/layers.md, docs/formats/cluster.md).
 DATA has `profiles_layer`, `llm_info.json`, `network` and, for --ops-like, `aceso_op_profiles`.
 
 --ops-like is for GPT-Neo-2.7 on GH-96, whose published layer table is a copy of that of OPT-350.
-Its blocks take what the ops of a block take in `aceso_op_profiles`, times what a block of the
-other model was measured to take as a layer over what its ops take, forward and backward each. The
-embedding is that of the other model by bytes of its output, updates by parameters, and the head is
-its ops, the logits among them.
+The time of its blocks is that of a block's ops in `aceso_op_profiles`, times a factor. The factor
+is the ratio of layer time to op time of a block of the other model, separately for forward and
+backward. The embedding is that of the other model by bytes of its output, updates by parameters,
+and the head is its ops, with the logits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SOURCE = "Sailor (SOSP'25), MIT licence, ETH Zurich"
 DEVICES_PER_NODE = 4
 MESSAGE_SIZES_MIB = [2**n for n in range(11)]
 ZONE = "us-central1-a"
-# Embedding and head are one matrix, of which each of both has a copy (Megatron's default). What is
-# published of GPT-Neo's head is without it.
+# Embedding and head are one matrix with a copy in each (Megatron's default). The published table of
+# GPT-Neo's head lacks it.
 TIED = ("GPT-Neo-2.7", "OPT-30", "OPT-350")
 OPS_OF_NO_BLOCK = ("encoder-embedding", "final-layernorm", "gpt-post-process")
 
@@ -135,7 +135,7 @@ def layer_bytes(layers: list[dict[str, int]], layer: int, tied: bool) -> dict[st
         "output": layers[layer]["act_output_bytes"],
     }
     if tied and layer in (0, len(layers) - 1):
-        # All of the embedding but the positions, which are as large as what it puts out.
+        # The embedding without the positions, which are as large as its output.
         matrix = layers[0]["params_bytes"] - layers[0]["act_output_bytes"]
         found["parameters"] += 0 if parameters >= matrix else matrix
         found["tied"] = matrix
@@ -212,7 +212,7 @@ def print_table(table: dict[str, Any]) -> str:
 
 
 def curve(devices: int, fitted: Any) -> dict[str, Any]:
-    """GB/s = a x^2 + b x + c at x = log2(MiB), at most max bytes/s; never falling."""
+    """Returns GB/s = a x^2 + b x + c at x = log2(MiB), at most max bytes/s; never falling."""
     (a, b, c), most = fitted
     points = []
     rate = 0.0
@@ -238,7 +238,7 @@ def network(name: str, where: str, curves: list[dict[str, Any]]) -> str:
 
 
 def cluster(data: Path, pools: list[tuple[str, str, int]]) -> str:
-    """Pools of (name, kind, nodes)."""
+    """Returns a cluster of pools of (name, type, nodes)."""
     same = json.loads((data / "network" / "network_coeffs_all_homo.json").read_text())
     unlike = json.loads((data / "network" / "multizone_bandwidths_het.json").read_text())[ZONE]
     together = [n for n in (1, 2, 4) if n <= DEVICES_PER_NODE]

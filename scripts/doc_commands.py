@@ -6,11 +6,10 @@
     cluster.yaml  cluster of 4 devices
     ```
 
-A command has to end with status 0, or with N where a line `# exits with N` stands below it. A line
-`...` in the output stands for any lines; a command without output below it may print anything. The
-fences of a page share a temporary directory, in which `data`, `docs`, `examples` and `tests` lead
-to those of the repository. Other fences are not run. There is no shell. --update rewrites the
-outputs.
+A command must end with status 0, or with N if a line `# exits with N` follows it. A line `...` in
+the output stands for any lines. A command without output may print anything. The fences of a page
+share a temporary directory, with links to `data`, `docs`, `examples` and `tests` of the repository.
+Other fences are not run. There is no shell. --update rewrites the outputs.
 """
 
 import argparse
@@ -29,11 +28,11 @@ import warm_start
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ["data", "docs", "examples", "tests"]
 TIME_LIMIT_S = 180
-# What programs of the pages import that capture, and those that have models of transformers.
+# Imports of the pages' programs that capture, and of those with models of transformers.
 IMPORTED = ("torch._functorch.aot_autograd", "transformers.models.llama.modeling_llama", "peft")
 DIFF_LINES = 60
 EXITS = re.compile(r"# exits with (\d+)$")
-# A file name may hold no quote, so that a fence's other options cannot be taken for one.
+# A file name may contain no quote, so that a fence's other options do not match.
 FENCE = re.compile(r"^```(\w+)(?: ([\w.\-]+\.\w+))?$")
 
 
@@ -85,8 +84,9 @@ def matches(expected: list[str], actual: list[str]) -> bool:
 
 
 def rewritten(expected: list[str], actual: list[str]) -> list[str]:
-    """Returns the actual output, left out where the page leaves out: before the first `...` as many
-    lines as there were, after the last one likewise; what is between two of them stays as it is."""
+    """Returns the actual output without the lines that the page leaves out. It keeps as many lines
+    before the first `...` and after the last one as the page has; the lines between two of them
+    stay."""
     if "..." not in expected:
         return actual
     first = expected.index("...")

@@ -7,10 +7,10 @@
     > bad.yaml:3: nodes[1].count: must be positive: -3
     ? 2
 
-`> ` lines are the output, standard error included, `? N` the exit status where it is not 0. The
-commands of one case share a temporary directory, in which `data`, `docs`, `examples` and `tests`
-lead to those of the repository, so that any of them can be tried by hand in its root. `$ cat FILE`
-shows a file that a command wrote. There is no shell. --update rewrites the expectations.
+`> ` lines are the output with standard error, `? N` the exit status if it is nonzero. The commands
+of a case share a temporary directory, with links to `data`, `docs`, `examples` and `tests` of the
+repository, so each runs by hand in its root too. `$ cat FILE` shows a file that a command wrote.
+There is no shell. --update rewrites the expectations.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """Runs every tier of tests and sums up; --build builds their programs first.
 
-A tier that should have run and collected nothing fails; a tier that cannot run here says why.
---nightly adds what takes longer: slow tests, all modules under sanitizers, fuzzing, other programs
-as oracles, clang-tidy.
+A tier that should run but collects no test fails. A tier that cannot run here gives the reason.
+--nightly adds longer ones: slow tests, all modules under sanitizers, fuzzing, other programs as
+oracles, clang-tidy.
 
-The seconds of each tier are printed, and kept in build/test_logs/seconds.json with those of earlier
-runs. A run of all tiers fails if it takes longer than MEDLEY_TEST_LIMIT minutes, from --since on.
-Where the variable is not set, more than 20 minutes are a warning: two cores of today take less,
-from `git clone` on. A nightly run has no limit then.
+The seconds of each tier are printed, and stored in build/test_logs/seconds.json with those of
+earlier runs. A run of all tiers fails if it takes longer than MEDLEY_TEST_LIMIT minutes, counted
+from --since. Without the variable, more than 20 minutes give a warning: two current cores take
+less, from `git clone` on. A nightly run then has no limit.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from check_layers import torch_modules
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test_logs"
 SECONDS = LOGS / "seconds.json"
-SLOW_COUNT = LOGS / "slow_count"  # of the tests that the tier python leaves out
+SLOW_COUNT = LOGS / "slow_count"  # number of tests that the tier python skips
 RUNS_KEPT = 100
 LIMIT_MINUTES = 20
 LONGEST_CASES = 15
-# Pointer arithmetic and text readers live in these, and they need no others. Their tests run under
-# sanitizers; without, nightly only. Nightly all modules are sanitized.
+# Modules with pointer arithmetic and text readers, which depend on no others. Their tests run under
+# sanitizers; without sanitizers only nightly. Nightly all modules are sanitized.
 SANITIZED = ["base", "boxes", "graph"]
 THREADED = [
     "candidates",
@@ -52,14 +52,14 @@ THREADED = [
     "worker",
 ]
 PLAN_SEEDS_NIGHTLY = "200"
-AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # of plans simulated and emulated
-SECOND_HOMES_SEEDS, SECOND_HOMES_SEEDS_NIGHTLY = "100", "1000"  # of plans that lose a node
+AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # plans simulated and emulated
+SECOND_HOMES_SEEDS, SECOND_HOMES_SEEDS_NIGHTLY = "100", "1000"  # plans that lose a node
 SURVIVE_CLUSTERS, SURVIVE_CLUSTERS_NIGHTLY = "1", "12"  # on which all plans are tried
-GROUP_SEEDS, GROUP_SEEDS_NIGHTLY = "100", "1000"  # of sets of pipelines, searched and one by one
-BENCHMARKS_TESTED = ["op_costs"]  # by ctest; the others are built nightly
-LONG_TO_BUILD = ["layer_peers"]  # tests of a second, whose programs take half a minute: nightly
+GROUP_SEEDS, GROUP_SEEDS_NIGHTLY = "100", "1000"  # sets of pipelines, searched and enumerated
+BENCHMARKS_TESTED = ["op_costs"]  # run by ctest; the others are built nightly
+LONG_TO_BUILD = ["layer_peers"]  # tests of a second with half a minute of building: nightly
 FUZZ_SECONDS = 60  # for each target
-FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
+FUZZ_INPUT_SECONDS = 10  # a longer read of a file is a finding
 ORACLES = {"toulbar2": "toulbar2", "simgrid": "libsimgrid-dev"}  # test program: Debian package
 NOTHING_COLLECTED = 5  # exit status of pytest
 
@@ -68,7 +68,7 @@ NOTHING_COLLECTED = 5  # exit status of pytest
 class Options:
     jobs: int
     nightly: bool
-    is_beside: bool = False  # another tier runs: one worker, and what it says comes at its end
+    is_beside: bool = False  # another tier runs: one worker
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Result:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    why: list[str] = field(default_factory=list)  # what was skipped or went wrong, one line each
+    why: list[str] = field(default_factory=list)  # skips and failures, one line each
 
     @property
     def status(self) -> str:
@@ -90,7 +90,7 @@ class Result:
         self.skipped += other.skipped
 
 
-Row = tuple[str, Result, float]  # a tier, what came out, seconds
+Row = tuple[str, Result, float]  # a tier, its result, seconds
 
 
 def failure(why: str) -> Result:
@@ -165,7 +165,7 @@ def targets(modules: list[str]) -> list[str]:
 
 
 def build(options: Options) -> Result:
-    """Builds the programs of the tests; the modules of Python are there (`make build`)."""
+    """Builds the test programs. Requires: the Python modules exist (`make build`)."""
     presets = {"torch": ["all"], "dev": targets(sanitized_modules(options.nightly))}
     if options.nightly:
         presets["tsan"] = targets(THREADED)
@@ -180,7 +180,7 @@ def build(options: Options) -> Result:
         command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs), "--target"]
         return not run([*command, *presets[preset]], f"build_{preset}")[0]
 
-    # Cores that idle at the end of one compile the other; nightly all files, and one by one.
+    # Cores that idle at the end of one preset compile the other. Nightly files compile alone.
     with ThreadPoolExecutor(1 if options.nightly else len(presets)) as pool:
         failed = [
             preset for preset, ok in zip(presets, pool.map(built, presets), strict=True) if not ok
@@ -202,7 +202,7 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
         MEDLEY_SECOND_HOMES_SEEDS=SECOND_HOMES_SEEDS_NIGHTLY if many else SECOND_HOMES_SEEDS,
         MEDLEY_SURVIVE_CLUSTERS=SURVIVE_CLUSTERS_NIGHTLY if many else SURVIVE_CLUSTERS,
         MEDLEY_GROUP_SEEDS=GROUP_SEEDS_NIGHTLY if many else GROUP_SEEDS,
-        MEDLEY_ALL_SEEDS="1" if many else "",  # of other random cases: a fifth of them
+        MEDLEY_ALL_SEEDS="1" if many else "",  # other random cases: a fifth of them
     )
     result = count(sorted(reports.glob("*.xml")))
     if code != 0 and not result.failed:
@@ -331,7 +331,7 @@ def clang_tidy(options: Options) -> Result:
 
     def check(file: str) -> int:
         done = subprocess.run(
-            # The compiler of the build is g++, which has warnings that clang does not know.
+            # The build uses g++, which has warnings that clang lacks.
             ["clang-tidy", "-p", "build/torch", "--quiet"]
             + ["--extra-arg=-Wno-unknown-warning-option", file],
             cwd=ROOT,
@@ -349,7 +349,7 @@ def clang_tidy(options: Options) -> Result:
 
 
 def fuzz_one(target: str) -> tuple[str, str, str]:
-    """Runs a target of libFuzzer; returns its name, what it has done, and what is wrong, or ""."""
+    """Runs a target of libFuzzer. Returns its name, its statistics, and its failure, or ""."""
     corpus, found = LOGS / "corpus" / target, LOGS / "fuzz"
     for folder in (corpus, found):  # inputs of earlier runs are tried again
         folder.mkdir(parents=True, exist_ok=True)
@@ -403,7 +403,7 @@ def fuzz(options: Options) -> Result:
 
 
 def oracles(options: Options) -> Result:
-    """Compares what Medley finds with what other programs find (tests/oracles)."""
+    """Compares Medley's results with those of other programs (tests/oracles)."""
     if not options.nightly:
         return skip("nightly")
     if run(["cmake", "--preset", "torch"], "configure_oracles")[0]:
@@ -441,7 +441,7 @@ def wheel(options: Options) -> Result:
 
 
 def zoo(options: Options) -> Result:
-    """Trains public models beside PyTorch (benchmarks/zoo): none may be wrong, none lost."""
+    """Compares public models with PyTorch (benchmarks/zoo): no wrong or missing result."""
     if not options.nightly:
         return skip("nightly")
     command = [sys.executable, "-m", "benchmarks.zoo", "--kept", "benchmarks/results/zoo.jsonl"]
@@ -475,8 +475,8 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("zoo", zoo),
     ("clang-tidy", clang_tidy),
 ]
-# Their processes wait for each other half of the time: one after the other, while those of the tier
-# python compute. What is nightly of them fills a machine, and is left alone.
+# Tiers whose processes are idle half of the time. They run in sequence, in parallel with the tier
+# python. Their nightly tests fill a machine and run alone.
 BESIDE_PYTHON = ("multi", "testbed")
 
 
@@ -486,7 +486,7 @@ def timed(tier: Callable[[Options], Result], options: Options) -> tuple[Result, 
 
 
 def run_tiers(options: Options, only: str | None, builds: bool) -> list[Row]:
-    """Runs the tiers, in their order; no other after a build that failed."""
+    """Runs the tiers in their order, and none after a failed build."""
     rows: list[Row] = []
     begun: dict[str, Future[tuple[Result, float]]] = {}
     with ThreadPoolExecutor(1) as beside:
@@ -540,7 +540,7 @@ def keep(rows: list[Row], total: float, nightly: bool) -> None:
 
 
 def too_long(total: float, rows: list[Row], nightly: bool) -> str:
-    """Returns what is to be said of a run that took longer than it may, "" of others."""
+    """Returns the message for a run over its time limit, or ""."""
     limit = float(os.environ.get("MEDLEY_TEST_LIMIT") or (0 if nightly else LIMIT_MINUTES))
     if not 0 < 60 * limit < total:
         return ""
@@ -552,7 +552,7 @@ def too_long(total: float, rows: list[Row], nightly: bool) -> str:
 
 
 def finish(rows: list[Row], total: float, nightly: bool) -> int:
-    """Sums up, keeps the seconds of a run of all tiers; returns the exit status."""
+    """Sums up, and stores the seconds of a run of all tiers. Returns the exit status."""
     print(f"\n{'Summary':<28}passed failed skipped")
     sum_of = Result()
     for name, result, seconds in rows:
@@ -586,7 +586,7 @@ def main() -> int:
     )
     args = parser.parse_args()
 
-    # Hundreds of processes import PyTorch: none of them compiles it again.
+    # Hundreds of processes import PyTorch: cached bytecode avoids recompiling it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     LOGS.mkdir(parents=True, exist_ok=True)
     for report in LOGS.glob("*.xml"):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Prints what to give pip so that PyTorch has kernels for the GPUs of this machine.
+"""Prints the pip arguments for a PyTorch with kernels for the GPUs of this machine.
 
     scripts/torch_wheel.py 2.13.0 [MACHINE]   ->   torch==2.13.0+cu126 --extra-index-url https://...
 
-PyPI's wheel is built with CUDA 13: it has no kernels for cards before Turing, and needs driver 580.
-The wheel built with CUDA 12.6 has none for Blackwell. Cards and driver are asked of nvidia-smi.
-Where no wheel runs on all of them it says so and exits 3. TORCH_WHEEL=cpu, cu126 or cu130 in the
-environment decides instead.
+PyPI's wheel is built with CUDA 13: it has no kernels for GPUs before Turing, and needs driver 580.
+The wheel built with CUDA 12.6 has none for Blackwell. nvidia-smi lists GPUs and driver. If no wheel
+runs on all of them it prints the reason and exits with 3. TORCH_WHEEL=cpu, cu126 or cu130 in the
+environment overrides the choice.
 """
 
 import os
@@ -60,11 +60,12 @@ class Card(NamedTuple):
 
 
 class NoWheelError(Exception):
-    """A sentence that says why no wheel would do."""
+    """The reason why no wheel fits."""
 
 
 def runs_on(capability: tuple[int, int], kernels: list[str]) -> bool:
-    """Kernels run on cards of the same major, no earlier minor version; PTX on all later."""
+    """Returns whether kernels run on a GPU: of the same major and no earlier minor version, or PTX
+    for all later ones."""
     for kernel in kernels:
         major, minor = map(int, kernel.removesuffix("+PTX").split("."))
         if kernel.endswith("+PTX") and capability >= (major, minor):
@@ -75,7 +76,7 @@ def runs_on(capability: tuple[int, int], kernels: list[str]) -> bool:
 
 
 def cards() -> list[Card]:
-    """Returns the GPUs of this machine; none where nvidia-smi is missing or finds none."""
+    """Returns the GPUs of this machine, or none if nvidia-smi is missing or finds none."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
@@ -136,7 +137,7 @@ def choose(found: list[Card], machine: str) -> str:
 
 
 def pip_arguments(wheel: str, version: str) -> list[str]:
-    """Returns what to give `pip install`."""
+    """Returns the arguments for `pip install`."""
     if wheel == "cu130":  # PyPI's own
         return [f"torch=={version}"]
     return [f"torch=={version}+{wheel}", "--extra-index-url", INDEX + wheel]

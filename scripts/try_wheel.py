@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Tries the wheel of `make wheel` as somebody would who has PyTorch and nothing else.
+"""Tries the wheel of `make wheel` in an environment with only PyTorch.
 
     scripts/try_wheel.py [dist/medley-*.whl]
 
-Makes an environment with PyTorch, installs the wheel, and runs the demo and two verbs, far from
-this checkout and with no compiler on the path. Fails if the demo takes longer than a minute, or if
-anything of Medley loads a library that is not in the environment, nor Python's, nor part of the C
-and C++ run-time libraries.
+Makes an environment with PyTorch, installs the wheel, and runs the demo and two verbs outside of
+this checkout, without a compiler on the path. Fails if the demo takes longer than a minute, or if
+Medley loads a library outside the environment, Python and the C and C++ run-time libraries.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_SECONDS = 60
-# What every Linux with a Python has; PyTorch itself needs them.
+# Libraries of every Linux with Python, which PyTorch itself needs.
 EVERYWHERE = re.compile(
     r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+|resolv|nss_\w+|z|python3[\d.]*))"
     r"(-[\d.]+)?\.so[\d.]*"
@@ -30,7 +29,7 @@ OF_TORCH = re.compile(r"lib(torch|c10|shm)\w*\.so.*")
 
 
 def run(command: list[str], folder: Path, path: str, show: bool = False) -> str:
-    """Runs a command away from the checkout; ends this program if it fails."""
+    """Runs a command away from the checkout. Ends this program if it fails."""
     environment = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8"}
     print("$", " ".join(command), flush=True)
     done = subprocess.run(

@@ -1,7 +1,5 @@
-"""`python warm_client.py SOCKET ARGUMENT...` stands for what warm_start.py forks.
-
-It imports little, and has no types of others, so that it starts at once.
-"""
+"""`python warm_client.py SOCKET ARGUMENT...` represents a process forked by warm_start.py. It
+imports little, and no types of other modules, so that it starts quickly."""
 
 import contextlib
 import json
@@ -11,7 +9,7 @@ import signal
 import socket
 import sys
 
-# What a program may find ignored, and is passed on.
+# Signals that a program may find ignored, and that are passed on.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -22,8 +20,8 @@ def send(pid: int, number: int) -> None:
 
 
 class Answers:
-    """Lines of the server. Signals are handled while it is waited for, and those too that came just
-    before: a plain read would sleep on them."""
+    """Lines of the server. Signals are handled during the wait, and those just before it too: a
+    plain read would block on them."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
@@ -33,7 +31,7 @@ class Answers:
         self._rest = b""
 
     def next(self) -> bytes:
-        """Returns a line; nothing, if the server has ended."""
+        """Returns a line, or b"" if the server has ended."""
         while b"\n" not in self._rest:
             ready = select.select([self._server, self._woken], [], [])[0]
             if self._woken in ready:

@@ -1,15 +1,15 @@
-"""Starts Python programs of tests in a process that has imported PyTorch already.
+"""Starts Python programs of tests in a process that has already imported PyTorch.
 
-A test runs `command([sys.executable, ...])` in place of the command itself. What it starts is
-warm_client.py, which takes no time: it asks a server, one for each process of tests, for a fork
-that runs the program, passes on signals and the exit status, and takes the program with it when it
-is killed. The program has the arguments, the environment, the folder, the standard streams and the
-signals that it would have; what it starts with the same interpreter is forked too. Importing
-PyTorch takes more seconds than most of these programs then need.
+A test runs `command([sys.executable, ...])` in place of the command itself. It starts
+warm_client.py, which is fast. The client requests a fork for the program from a server, one per
+process of tests. It passes on signals and the exit status, and ends the program if it is killed.
+The program has the arguments, environment, folder, standard streams and signals of the original
+command. Its own commands with the same interpreter are forked too. Importing PyTorch takes more
+seconds than most of these programs then need.
 
-What a fork cannot show is what happens while an interpreter starts and ends: tests of that, and of
-launchers that are stopped, start their own. With MEDLEY_COLD_START=1 all do, and where there are
-GPUs of NVIDIA: a fork of a process that has looked for them cannot use them.
+A fork cannot show the start and end of an interpreter. Tests of these, and of stopped launchers,
+start their own. With MEDLEY_COLD_START=1 all do, and on machines with NVIDIA GPUs: a fork of a
+process that has searched for GPUs cannot use them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from warm_client import SIGNALS
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "scripts" / "warm_client.py"
 STREAMS = 3  # the standard ones
-# What most programs import.
+# Common imports of the programs.
 IMPORTED = (
     "medley.cli",
     "medley_extras.train.run",
@@ -52,18 +52,18 @@ IMPORTED = (
     "torch.distributed.run",
     "torch.distributed.elastic.agent.server.local_elastic_agent",
 )
-# Where an interpreter looks for libraries that has no script and no PYTHONPATH.
+# Search path of an interpreter without a script and PYTHONPATH.
 _ASKED = {str(ROOT / "scripts"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
 PATHS = [path for path in sys.path if path not in _ASKED]
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-# --- what tests call ------------------------------------------------------------------------------
+# --- functions for tests --------------------------------------------------------------------------
 
 
 def command(words: Sequence[str], imports: tuple[str, ...] = ()) -> list[str]:
-    """Returns what runs these words in a fork, if the first is this interpreter; `imports`: of a
-    server that has imported these, too."""
+    """Returns a command that runs these words in a fork, if the first is this interpreter.
+    `imports`: further modules that the server has imported."""
     is_cold = os.environ.get("MEDLEY_COLD_START") or os.path.exists("/dev/nvidiactl")
     if words[0] != sys.executable or is_cold or _unknown(words[1:]):
         return list(words)
@@ -71,7 +71,7 @@ def command(words: Sequence[str], imports: tuple[str, ...] = ()) -> list[str]:
 
 
 def _unknown(arguments: Sequence[str]) -> bool:
-    """Whether a fork would not know the options of the interpreter."""
+    """Returns whether a fork would not support the options of the interpreter."""
     first = next((word for word in arguments if word != "-u"), "-")
     return first.startswith("-") and first not in ("-m", "-c")
 
@@ -115,7 +115,7 @@ def _serve(owner: int, imports: tuple[str, ...]) -> str:
 
 
 def serve(listener: socket.socket, imports: Sequence[str]) -> None:
-    """Forks for whoever asks, until the process of the tests is gone."""
+    """Forks on request until the process of the tests is gone."""
     for name in (*IMPORTED, *imports):
         __import__(name)
     gc.collect()
@@ -141,7 +141,7 @@ def serve(listener: socket.socket, imports: Sequence[str]) -> None:
                     asker, _ = listener.accept()
                     try:
                         wanted, streams = _receive(asker)
-                    except EOFError:  # it was killed before it had asked
+                    except EOFError:  # it was killed before its request
                         asker.close()
                         continue
                     pid = fork(functools.partial(_become, wanted, streams), streams)
@@ -151,7 +151,7 @@ def serve(listener: socket.socket, imports: Sequence[str]) -> None:
                     with contextlib.suppress(OSError):
                         asker.sendall(b"%d\n" % pid)
                     selector.register(asker, selectors.EVENT_READ, pid)
-                elif key.data in running:  # what stands for it has been killed
+                elif key.data in running:  # its client was killed
                     selector.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGKILL)
             while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -192,7 +192,7 @@ def fork(program: Callable[[], None], kept: Sequence[int]) -> int:
     """Returns the process that runs a program with no files but the first three and those kept."""
     sys.stdout.flush()
     sys.stderr.flush()
-    with warnings.catch_warnings():  # of threads: those of a launcher are its store's
+    with warnings.catch_warnings():  # about threads: those of a launcher are its store's
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -214,7 +214,7 @@ def fork(program: Callable[[], None], kept: Sequence[int]) -> int:
 
 
 def _ended(program: Callable[[], None]) -> int:
-    """Runs a program to its end as the interpreter does; returns the exit status."""
+    """Runs a program to its end as the interpreter does. Returns the exit status."""
     code = 0
     interrupted = False
     try:
@@ -240,14 +240,14 @@ def _ended(program: Callable[[], None]) -> int:
 
 
 def _own(trace: Any) -> Any:
-    """Returns a traceback without what started the program."""
+    """Returns a traceback without the frames that started the program."""
     while trace and (trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>")):
         trace = trace.tb_next
     return trace
 
 
 def _forget_what_ends() -> None:
-    """Leaves to the program that has forked what is to be done at its end."""
+    """Leaves work at exit to the parent of the fork."""
     atexit._clear()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     atexit.register(logging.shutdown)
@@ -266,7 +266,7 @@ def _become(wanted: Mapping[str, Any], streams: Sequence[int]) -> None:
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Runs what the interpreter would with these arguments."""
+    """Runs the code that the interpreter would run with these arguments."""
     import runpy
 
     import torch
@@ -349,7 +349,7 @@ def _execute_child(
 
 
 if __name__ == "__main__":
-    # What it forks imports it by this name.
+    # Forks import it by this name.
     import warm_start
 
     warm_start.serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
