@@ -1,6 +1,6 @@
 """A small GPT on three devices, one of them half as fast: capture, plan, train.
 
-All devices are threads of this process here. The same script runs as one process per device under
+Here all devices are threads of this process. The same script runs as one process per device under
 `torchrun --nproc-per-node=3` and under `medley launch plan.json`.
 """
 

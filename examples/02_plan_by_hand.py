@@ -1,6 +1,5 @@
 """Tensor parallelism with unequal shares, written by hand: three heads on one device, one on the
-other. Prints the loss beside that of one device, and what travels.
-"""
+other. Prints the loss with that of one device, and the traffic."""
 
 import torch
 

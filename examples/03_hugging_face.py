@@ -1,4 +1,4 @@
-"""A model of the transformers package, unchanged, on two devices that share the rows 7 : 1."""
+"""An unchanged model of transformers on two devices that share the rows 7 : 1."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,8 +1,8 @@
-"""Two pools of unlike GPUs joined by a thin link. Data parallelism sends all gradients through it,
-a pipeline with a stage per pool only what crosses one boundary.
+"""Two pools of different GPUs joined by a low-bandwidth link. Data parallelism sends all gradients
+over it, a pipeline with a stage per pool only the values at one boundary.
 
-The GPUs are emulated, and a hundredth as fast as real ones: what trains here in seconds is to them
-what a large model is to those. Losses are real: those of plain PyTorch on one device.
+The GPUs are emulated at a hundredth of their real speed: this small model is to them as a large
+model is to real ones. Losses are real: those of plain PyTorch on one device.
 """
 
 import copy

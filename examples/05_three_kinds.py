@@ -1,7 +1,8 @@
-"""Three kinds of device in one cluster, over a network that gets thinner. Where it carries a step's
-gradients, every op is divided by speed; where it does not, a pipeline sends less; where even that
-is too much, devices are left out. The table says what each strategy comes to, and the plan of the
-winner who does what and how long each waits: why it wins.
+"""Three device types in one cluster, over a network of decreasing bandwidth.
+
+If it carries a step's gradients, every op is divided by speed. If not, a pipeline sends less. If
+even that is too much, devices are left out. The table has the result of each strategy, and the
+winner's plan shows the work and the idle time of each device.
 """
 
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Nothing but this machine, in a minute: measure it, plan with what was measured, train, and
-compare the predicted step with the one that it takes.
-"""
+"""Only this machine, in a minute: measure it, plan with the measurement, train, and compare the
+predicted step with the real one."""
 
 import argparse
 import inspect
@@ -18,7 +17,7 @@ ROWS, LENGTH, STEPS = 32, 64, 100
 
 
 def batches(text: Tensor) -> list[dict[str, Tensor]]:
-    """Returns random windows of a text, each with what follows its characters."""
+    """Returns random windows of a text, each with the next character of each of its characters."""
     found = []
     for _ in range(STEPS):
         starts = torch.randint(0, len(text) - LENGTH - 1, (ROWS, 1))

@@ -1,4 +1,4 @@
-"""The script of `hugging_face_before.py` on two cards of 16 and 24 GB, which are not alike."""
+"""The script of `hugging_face_before.py` on two different GPUs of 16 and 24 GB."""
 
 import torch
 from torch.utils.data import TensorDataset

@@ -1,9 +1,9 @@
-"""LoRA on two unlike cards: a copy of the model on each does not fit, so the plan cuts it by layers
-and gives the larger and faster card more of them. The adapter is saved as peft reads it.
+"""LoRA on two different GPUs. A copy of the model on each does not fit, so the plan cuts it by
+layers and gives the larger and faster GPU more of them. The adapter is saved in peft's format.
 
-The cards are emulated: their speeds are as unlike as those of one of 16 and one of 24 GB, and their
-memories as short for this model as those are for one of 8 billion parameters. For your own, take
-your model, name your cards in a cluster file (such as `two_cards.yaml`; `medley list devices`), and
+The GPUs are emulated. The ratio of their speeds is that of a 16 GB GPU to a 24 GB GPU, and their
+memory is as small for this model as it is for one of 8 billion parameters. For your own run, use
+your model, name your GPUs in a cluster file (such as `two_cards.yaml`; `medley list devices`), and
 leave out `emulated`.
 """
 
@@ -66,7 +66,7 @@ def main() -> None:
     again = peft.PeftModel.from_pretrained(base, "adapter")
     with torch.no_grad():
         found = again(**batch).loss.item()
-    expected = trainer.step(batch).loss  # that of the weights before the step
+    expected = trainer.step(batch).loss  # loss at the weights before the step
     print(f"read by peft, the adapter has loss {found:.4f}; here {expected:.4f}")
     assert abs(found - expected) < 1e-4 * expected
 

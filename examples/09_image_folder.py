@@ -1,10 +1,10 @@
-"""A vision transformer on a folder of images, with a subfolder for each class, on two devices of
-which one is half as fast: rows by speed, accuracy on images that are not trained on.
+"""A vision transformer on a folder of images, with a subfolder per class, on two devices, one of
+them half as fast: rows by speed, accuracy on held-out images.
 
-The devices are emulated: tokens/s, a token being an image here, and who waits are what the cluster
-would show. For your own, write `cluster="cluster.yaml"` with your cards (`medley list devices`),
-and leave out `emulated`. A dataset is anything with a length that gives (image, label):
-`Pictures`, or `torchvision.datasets.ImageFolder`, of your folder.
+The devices are emulated: tokens/s, with one token per image here, and the idle device are those of
+the cluster. For your own run, write `cluster="cluster.yaml"` with your GPUs (`medley list
+devices`), and leave out `emulated`. A dataset is any object with a length that returns (image,
+label): `Pictures`, or `torchvision.datasets.ImageFolder`, of your folder.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""A mixture of experts on three unlike devices: the plan lays more experts on faster ones, and
-tokens travel to them. In which numbers is found together with who has how many rows.
+"""A mixture of experts on three different devices: the plan puts more experts on faster ones, and
+tokens travel to them. The numbers of experts and of rows are found together.
 
-The GPUs are emulated, and a hundredth as fast as real ones. For your own, name them in a cluster
+The GPUs are emulated at a hundredth of their real speed. For your own run, name yours in a cluster
 file (`medley list devices`), and leave out `emulated`. Experts of transformers' models (try
 `hf.mixtral(batch=ROWS)`) are one op: there the plan may cut each expert's width in such shares.
 """

@@ -1,10 +1,10 @@
-"""A diffusion model whose forward draws time steps and noise, on two devices of which one is half
-as fast. What is drawn belongs to a row of the batch and not to a device: losses are those of one
-device, which trains beside them here.
+"""A diffusion model whose forward draws time steps and noise, on two devices, one of them half as
+fast. The random values belong to the rows of the batch, not to devices. Losses equal those of one
+device, which trains here for comparison.
 
 For your own devices write `cluster="cluster.yaml"` (`medley list devices`). For a model of the
-package diffusers write `diffusers.UNet2DModel(sample_size=16, block_out_channels=(32, 64), ...)` in
-the place of `UNet()`, and `.sample` behind `self.unet(noisy, time)`.
+package diffusers replace `UNet()` by `diffusers.UNet2DModel(sample_size=16, block_out_channels=(32,
+64), ...)`, and add `.sample` after `self.unet(noisy, time)`.
 """
 
 import math
@@ -39,7 +39,7 @@ ROWS, SIZE, WIDTH, TIMES = 24, 16, 16, 100
 
 
 class Block(nn.Module):
-    """Two convolutions with a residual; the time shifts what is between them."""
+    """Two convolutions with a residual; the time shifts the values between them."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """Finds the noise in images: at half their size, and from that and what it was made of."""
+    """Predicts the noise in images, at half their size and then at full size."""
 
     def __init__(self) -> None:
         super().__init__()

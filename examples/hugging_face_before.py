@@ -1,4 +1,4 @@
-"""A script of the transformers package, as it is before `07_hugging_face_script.py`."""
+"""A script of transformers before its change to `07_hugging_face_script.py`."""
 
 import torch
 from torch.utils.data import TensorDataset
