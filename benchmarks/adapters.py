@@ -1,12 +1,13 @@
-"""LoRA on two unlike cards, made small and emulated: which plans fit, and what a step takes.
+"""LoRA on two heterogeneous GPUs, scaled down and emulated: the plans that fit, and their step
+times.
 
     python benchmarks/adapters.py [--json FILE]
 
-A Llama of twelve layers with LoRA, on two emulated devices with the memories and speeds of a card
-of 16 GB and one of 24 GB, both divided by as much as the model is smaller than one of 8 billion
-parameters. Judged is every strategy of `medley compare`; who does not fit is named. Emulated times
-are the same on every host. The model itself is planned by the commands of
-benchmarks/results/adapters_202611.md.
+A Llama of twelve layers with LoRA runs on two emulated devices with the memories and speeds of a 16
+GB GPU and a 24 GB GPU. Both are divided by the ratio between a model of 8 billion parameters and
+this one. Every strategy of `medley compare` is judged, and those that do not fit are named.
+Emulated times are the same on every host. The commands of benchmarks/results/adapters_202611.md
+plan the original model.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ STRATEGIES = ("data-parallel-even", "data-parallel-proportional", "hap", "megatr
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What became of one strategy; times in seconds, memory in bytes by device."""
+    """The result of one strategy; times in seconds, memory in bytes by device."""
 
     strategy: str
     refused: str = ""
@@ -107,11 +108,11 @@ def judge(strategy: str, cluster: Cluster) -> Row:
 
 
 def main() -> None:
-    """Prints a table; exits with 1 if `harp` does not fit, or takes longer than any other."""
+    """Prints a table. Exits with 1 if `harp` does not fit, or takes longer than any other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers
+    warnings.filterwarnings("ignore", category=FutureWarning)  # raised by transformers
     cluster = parse_cluster(CLUSTER, "cluster")
     print("| strategy | predicted | emulated | memory | computes |\n|---|---|---|---|---|")
     rows = []

@@ -1,14 +1,14 @@
-"""Two micro-batches of a stage at once against one after the other, in processes that share a GPU.
+"""Two interleaved micro-batches of a stage compared with a sequence, in processes that share a GPU.
 
     python benchmarks/at_once.py [--kind H100-80GB] [--case NAME] [--devices 2] [--rounds 10]
                                  [--rows 16] [--type f32] [--set width=1024 ...] [--json FILE]
                                  [--traces FOLDER]
 
-One process per device, over Gloo through the memory of the host; with `--kind CPU` on processors.
-The same plan is trained with and without `at_once`, step by step in turn: medians, and how much
-less time a step takes. "alone" is the same step on one device, which exchanges nothing; what a step
-takes beside it is exchanges that are waited for. Where GPU and network both had something to do all
-the time, a step would last as long as the longer of both.
+One process per device, over Gloo through host memory; with `--kind CPU` on CPUs. The same plan
+trains with and without `at_once`, step by step in turn. The results are medians, and the saved
+share of a step. "alone" is the same step on one device without exchanges; the remaining time of a
+step is exposed communication. If GPU and network were both always busy, a step would last as long
+as the longer of both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TYPES = {"f32": None, "bf16": torch.bfloat16}
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model, its sizes, and what its stage decides."""
+    """A model, its sizes, and the decisions of its stage."""
 
     make: Any
     sizes: dict[str, int]
@@ -88,7 +88,7 @@ CASES = {
 
 
 def plan_of(case: Case, rows: int, devices: int, at_once: int) -> dict[str, Any]:
-    """Returns a plan of four micro-batches; on one device a plan that exchanges nothing."""
+    """Returns a plan of four micro-batches; on one device a plan without exchanges."""
     microbatches: list[dict[str, Any]] = [{"rows": rows // 4} for _ in range(4)]
     if case.divides_rows:
         for each in microbatches:
@@ -107,7 +107,7 @@ def plan_of(case: Case, rows: int, devices: int, at_once: int) -> dict[str, Any]
 
 
 def train(given: dict[str, Any], folder: Path) -> None:
-    """Trains both sides in turn, as one of the processes; the first writes the seconds."""
+    """Trains both sides in turn, as one of the processes. The first writes the seconds."""
     case = CASES[given["case"]]
     devices, rows = given["devices"], given["rows"]
     alone = "RANK" not in os.environ
@@ -151,7 +151,7 @@ def train(given: dict[str, Any], folder: Path) -> None:
 
 
 def measure(given: dict[str, Any]) -> dict[str, Any]:
-    """Starts the processes; returns what they took."""
+    """Starts the processes. Returns their times."""
     case = CASES[given["case"]]
     found = {}
     with tempfile.TemporaryDirectory() as name:

@@ -1,28 +1,27 @@
-"""What a save beside training costs the steps that it overlaps.
+"""The cost of a save in the background for the steps that it overlaps.
 
     python benchmarks/checkpoint_stall.py [--width 512] [--layers 8] [--rounds 5] [--spread 60]
         [--json FILE]
 
-A GPT trains on two CPU devices, as threads. A round makes some steps without a save, as many during
-which one is written, from the call that begins it until the checkpoint is complete, and again some
-without. Printed are the median of the rounds, their least and their most:
+A GPT trains on two CPU devices, as threads. A round has some steps without a save, as many during a
+save, from its call to the complete checkpoint, and again some without. The output has the median of
+the rounds, their minimum and their maximum:
 
-- `stall`: how much longer the steps in the middle took than the others; `lost_seconds`: of a save.
-- `noise`: the same figure of steps without a save, those behind one beside those before it.
-- `others`: how many processors all else on the machine took meanwhile. Above a few hundredths the
-  figures above mean nothing.
-- `writer_seconds`: of a processor, what the thread took that writes, exactly.
-- `copy_seconds`: what all other threads took in the kernel in the first steps behind the call,
-  beyond what they take there in as many others. That is fresh memory: the first update makes copies
-  of what is held. Only the first save asks for that; the next ones have the memory of the one
-  before, so that here, behind a save that is not measured, there is hardly any.
-- `accounted`: the stall that these two come to, if all wait while the writer computes, and both
-  devices make their copies at once.
-- `call_seconds`: how long `Trainer.save` itself kept the loop waiting.
+- `stall`: additional time of the steps in the middle over the others. `lost_seconds`: per save.
+- `noise`: the same figure for steps without a save, those after one compared with those before it.
+- `others`: CPUs used by other programs meanwhile. Above a few hundredths the figures above are
+  invalid.
+- `writer_seconds`: CPU time of the writing thread, exact.
+- `copy_seconds`: kernel time of all other threads in the first steps after the call, beyond that of
+  other steps. It is fresh memory: the first update copies the saved values. Only the first save
+  needs it, and later ones reuse that memory. Here a save that is not measured precedes.
+- `accounted`: the stall from these two, if all are idle while the writer computes, and both devices
+  make their copies together.
+- `call_seconds`: time for which `Trainer.save` itself blocked the loop.
 
-`--spread`: the seconds that a save is spread over; `Trainer.fit` takes a fifth of those until the
-next one. The seconds that a save costs hardly depend on it, but those that steps vary by grow with
-it: many rounds of ten seconds tell more than one of a minute.
+`--spread`: the seconds over which a save is spread. `Trainer.fit` takes a fifth of those until the
+next one. The cost of a save hardly depends on it, but the variation of steps grows with it: many
+rounds of ten seconds are more precise than one of a minute.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ networks:
 """
 DEVICES = 2
 WARM_UP = 3  # steps
-COPYING = 3  # steps in which copies take memory, from them or from what steps have had before
-NICEST = "19"  # of the thread that writes: medley/base/low_priority.cpp
+COPYING = 3  # steps in which copies take new or recycled memory
+NICEST = "19"  # niceness of the writing thread: medley/base/low_priority.cpp
 
 
 @dataclasses.dataclass
 class Used:
-    """What was used until now, in seconds."""
+    """The CPU time used so far, in seconds."""
 
     clock: float
-    ended: float  # by threads of this process that are no more
+    ended: float  # by ended threads of this process
     kernel: float  # in it by those that are, but for the one that writes
     others: float  # by other programs
 
@@ -74,7 +73,7 @@ FIELDS = [field.name for field in dataclasses.fields(Used)]
 
 
 def used() -> Used:
-    """Returns what was used until now."""
+    """Returns the CPU time used so far."""
     tick = os.sysconf("SC_CLK_TCK")
     living = kernel = 0.0
     for thread in Path("/proc/self/task").iterdir():
@@ -86,12 +85,12 @@ def used() -> Used:
         kernel += int(fields[12]) / tick if fields[16] != NICEST else 0.0
     process = time.process_time()
     ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    busy = (sum(ticks) - ticks[3] - ticks[4]) / tick  # but for idle processors
+    busy = (sum(ticks) - ticks[3] - ticks[4]) / tick  # without idle CPUs
     return Used(time.perf_counter(), process - living, kernel, busy - process)
 
 
 def plain(trainer: medley.Trainer, batch: Any, steps: int) -> Used:
-    """Returns what so many steps use."""
+    """Returns the CPU time of `steps` steps."""
     before = used()
     for _ in range(steps):
         trainer.step(batch)
@@ -101,8 +100,8 @@ def plain(trainer: medley.Trainer, batch: Any, steps: int) -> Used:
 def saving(
     trainer: medley.Trainer, batch: Any, folder: Path, spread: float
 ) -> tuple[Used, float, float, int]:
-    """Returns the same of the steps that a save overlaps, what the first of them took in the
-    kernel, the seconds of the call that begins it, and how many steps these were."""
+    """Returns the CPU time of the steps that a save overlaps, the kernel time of the first of them,
+    the seconds of the call that begins the save, and the number of steps."""
     at = trainer.steps
     before = used()
     trainer.save(folder, keep=1, wait=False, spread=spread)
@@ -118,7 +117,7 @@ def saving(
 def measure(
     trainer: medley.Trainer, batch: Any, folder: Path, spread: float, steps: int
 ) -> dict[str, float]:
-    """Returns what a round has shown; `steps`: of each of its parts without a save."""
+    """Returns the figures of a round. `steps`: in each of its parts without a save."""
     begin = used()
     before = plain(trainer, batch, steps)
     during, first, called, overlapped = saving(trainer, batch, folder, spread)

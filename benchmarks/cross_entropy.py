@@ -1,11 +1,11 @@
-"""The cross entropy of many classes: our kernels against the ops of PyTorch that they stand for.
+"""The cross entropy of many classes: our kernels compared with the PyTorch ops that they replace.
 
     python benchmarks/cross_entropy.py [--device cuda] [--dtype bf16] [--rows 1024]
                                        [--classes 8000 50257] [--rounds 20]
 
-PyTorch's side is what a program has without the pair: the cast to f32 and back where logits have
-16 bits, _log_softmax and nll_loss, results in the place of operands where the executor puts them
-there. Both sides take turns. Memory is the most of a side, its logits included.
+PyTorch's side is a program without the pair: the cast of 16-bit logits to f32 and back,
+_log_softmax and nll_loss, with results in place of operands where the executor does so. Both sides
+take turns. Memory is the maximum of a side, with its logits.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def measure(device: str, dtype: str, rows: int, classes: int, rounds: int) -> No
 
 
 def main() -> None:
-    """Measures all that was asked for."""
+    """Runs the requested measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", nargs="+", default=["bf16", "f32"], choices=DTYPES)

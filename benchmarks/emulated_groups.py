@@ -1,10 +1,10 @@
-"""Several pipelines that are not alike: predicted against emulated steps.
+"""Heterogeneous pipelines: predicted compared with emulated steps.
 
     python benchmarks/emulated_groups.py [--seeds 1 2 3] [--spread 0.3] [--json FILE]
 
-A GPT and a BERT on eight emulated devices of three kinds in four nodes, thin links between them.
-How fast the devices really are is hidden, as in emulated_prediction.py; `medley profile` measures
-it, on the ops of data parallelism and a grid. Judged are plans of `autohet` and `harp` for several
+A GPT and a BERT on eight emulated devices of three types in four nodes with low-bandwidth links.
+The true speeds are hidden, as in emulated_prediction.py. `medley profile` measures them on the ops
+of data parallelism and a grid. The judged plans are those of `autohet` and `harp` for several
 numbers of micro-batches, with and without the profile, `autohet`'s with other schedules, and two to
 four random pipelines. Emulated times are the same on every host.
 """
@@ -61,7 +61,7 @@ ROWS = 64
 MICROBATCHES = (4, 8, 16)
 SCHEDULES = ("gpipe", "eager-1f1b")
 RANDOM_PLANS = 7
-APART = 0.02  # plans whose emulated steps differ by less are in no order
+APART = 0.02  # relative difference of emulated steps below which plans have no order
 FAMILIES: dict[str, single.Make] = {
     "gpt": functools.partial(models.gpt, width=128, layers=6),
     "bert": functools.partial(models.bert, width=128, hidden=512, layers=6, vocabulary=1024),
@@ -69,7 +69,7 @@ FAMILIES: dict[str, single.Make] = {
 
 
 class Groups(single.Family):
-    """A model with the plans that are judged."""
+    """A model with its judged plans."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Groups(single.Family):
             self.plans[f"random {seed}"] = Plan(text, self.graph, cluster)
 
     def find(self, strategy: str, count: int | None = None, profile: Path | None = None) -> Plan:
-        """Returns what a strategy finds."""
+        """Returns the plan of a strategy."""
         return plan(
             self.graph,
             self.cluster,
@@ -151,7 +151,7 @@ def summarize(rows: list[single.Row]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints a table and the figures; exits with 1 if they are not as required."""
+    """Prints a table and the figures. Exits with 1 if they miss the requirements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--spread", type=float, default=0.3)

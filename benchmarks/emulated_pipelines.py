@@ -1,11 +1,11 @@
-"""Schedules of one pipeline over a thin link: predicted against emulated steps.
+"""Schedules of one pipeline over a low-bandwidth link: predicted compared with emulated steps.
 
     python benchmarks/emulated_pipelines.py [--seeds 1 2] [--spread 0.3] [--microbatches 16]
 
-A GPT on 2 + 2 and on 4 + 2 emulated devices whose speed is hidden, as in emulated_prediction.py.
-`harp` plans with what `medley profile` measured; the same stages are then run with every schedule.
-"hidden" is the share of the boundaries' time (all micro-batches, both directions) by which the step
-is not longer than it would be over links a thousand times as fast.
+A GPT on 2 + 2 and on 4 + 2 emulated devices of hidden speed, as in emulated_prediction.py. `harp`
+plans with the profile of `medley profile`. The same stages then run with every schedule. "hidden"
+is the overlapped share of the boundaries' time (all micro-batches, both directions), from a
+comparison with links a thousand times as fast.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ devices:
     launch_latency: 8 us
 """
 BANDWIDTH, LATENCY = 60e6, 200e-6  # bit/s and seconds, of the link between the nodes
-FAST = 1000  # times: a link that takes next to no time
+FAST = 1000  # factor of a link with nearly no time
 SCHEDULES = ["h1f1b", "1f1b", "eager-1f1b", "gpipe"]
-ROWS = 4  # of a micro-batch
+ROWS = 4  # per micro-batch
 MAKE = functools.partial(models.gpt, width=128, layers=6)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One schedule on one hidden truth; seconds."""
+    """One schedule on one hidden truth; times in seconds."""
 
     devices: str
     seed: int
@@ -71,7 +71,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the step."""
+        """The error of the step."""
         return self.predicted / self.emulated - 1
 
     @property
@@ -120,7 +120,7 @@ class Pipelines(single.Family):
         """Returns the seconds of a step if links took next to no time."""
         text, measured = json.loads(chosen.text), json.loads(profile)
         text.pop("cluster_hash", None)
-        measured["collectives"] = []  # they tell how fast the links are
+        measured["collectives"] = []  # they depend on the speed of the links
         found: Any = _core.simulate_plan(
             self.graph.core, _core.Plan(json.dumps(text)), self.free, json.dumps(measured)
         )

@@ -1,12 +1,12 @@
-"""Predicted against emulated steps, with and without a profile.
+"""Predicted compared with emulated steps, with and without a profile.
 
     python benchmarks/emulated_prediction.py [--seeds 1 2 3] [--spread 0.3] [--json FILE]
 
-Four families, scaled down, on eight emulated devices: two fast and six slow ones on thin links. How
-fast they really are is hidden: per kind, class and size of op an efficiency drawn from a seed.
-`medley profile` measures it through the emulation, on the ops of data parallelism and a grid; of
-the other plans that are judged, some planned with the profile, the profiler is not told. Emulated
-times are the same on every host.
+Four families, scaled down, on eight emulated devices: two fast and six slow ones on low-bandwidth
+links. The true speeds are hidden: an efficiency per device type, class and size of op, drawn from a
+seed. `medley profile` measures it through the emulation, on the ops of data parallelism and a grid.
+The profiler does not know the other judged plans, some of which are planned with the profile.
+Emulated times are the same on every host.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the step, with the profile."""
+        """The error of the step with the profile."""
         return self.predicted / self.emulated - 1
 
     @property
     def analytic_error(self) -> float:
-        """Of the step, without."""
+        """The error of the step without a profile."""
         return self.analytic / self.emulated - 1
 
     def line(self) -> str:
@@ -108,7 +108,7 @@ class Row:
 
 
 class Family:
-    """A model with its graph and the plans that are judged."""
+    """A model with its graph and its judged plans."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         make, self.rows = FAMILIES[name]
@@ -175,8 +175,8 @@ def judge(family: Family, truth: Truth, folder: Path) -> list[Row]:
 
 
 def swaps(rows: list[Row], limit: float) -> list[str]:
-    """Returns the pairs of plans of one model whose order is not the predicted one, where they
-    differ by more than `limit`."""
+    """Returns the pairs of plans of one model in another order than predicted, if they differ by
+    more than `limit`."""
     found = []
     for (_, _), group in itertools.groupby(rows, key=lambda row: (row.family, row.seed)):
         for a, b in itertools.combinations(list(group), 2):
@@ -200,7 +200,7 @@ def summarize(rows: list[Row]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints a table and the figures; exits with 1 if they are not as required."""
+    """Prints a table and the figures. Exits with 1 if they miss the requirements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--spread", type=float, default=0.3)

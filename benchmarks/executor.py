@@ -1,10 +1,10 @@
-"""Training steps of one device against plain PyTorch, eager: time, and bytes of live tensors.
+"""Training steps of one device compared with eager PyTorch: time, and bytes of live tensors.
 
     python benchmarks/executor.py [--model gpt2] [--pairs 30] [--threads 2] [--json FILE]
 
 A step is forward, backward and AdamW(fused=True). Both sides train the same model on the same batch
-in one process and take turns, so that whatever else the machine does meets both. Bytes are counted
-in a process of its own for each side, by one allocator under both.
+in one process and take turns, so other load affects both. Bytes are counted in a separate process
+for each side, by the same allocator.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""`medley fits` for public configs and sets of cards: what it takes, and whether it is right.
+"""`medley fits` for public configs and sets of GPUs: its cost, and its correctness.
 
     python benchmarks/fits.py --json build/fits.json [--only NAME ...] [--mode lora]
     python benchmarks/fits.py --json build/fits.json --exact [--only NAME ...]
     python benchmarks/fits.py --json build/fits.json --page
 
 The first runs the command for each config of benchmarks/data/public_configs.json and 12 sets of
-cards, 512 and 2,048 tokens, one after the other, as somebody would who compares cards: the first
-traces the model, the others find what was kept of it. It notes seconds on the clock and of
-processor, memory, and what fits. With --exact each
-config is also captured with all its layers at 512 tokens, and the graph compared with the one that
-is planned: equal graphs have equal plans and memory. What the file has already is not done again,
-so that this may be run in pieces. --page prints the tables of the results page.
+GPUs, 512 and 2,048 tokens, in sequence, as a user who compares GPUs. The first run traces the
+model, the others use the cache. It records wall time, CPU time, memory, and the fits. With --exact
+each config is also captured with all its layers at 512 tokens, and the graph compared with the
+planned one: equal graphs have equal plans and memory. Results already in the file are skipped, so
+it may run in pieces. --page prints the tables of the results page.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ CARDS = (
 LENGTHS = (512, 2048)
 ROWS = 16
 _LONGEST = ("max_position_embeddings", "n_positions", "sliding_window")
-# peft has no targets of its own for these.
+# Models for which peft has no targets.
 TARGETS = {
     "vit": ",targets=q_proj,v_proj",
     "opt": ",targets=q_proj,v_proj",
@@ -69,7 +68,8 @@ def _config(fields: dict[str, Any]) -> Iterator[Path]:
 
 
 def _lengths(fields: dict[str, Any]) -> list[int]:
-    """Returns those of LENGTHS that a model takes, the longest at least; none for one without."""
+    """Returns those of LENGTHS that a model accepts, the longest at least, or none for a model
+    without tokens."""
     if "image_size" in fields:
         return []
     longest = [fields.get(name) or 1 << 30 for name in _LONGEST]
@@ -77,7 +77,7 @@ def _lengths(fields: dict[str, Any]) -> list[int]:
 
 
 def ask(fields: dict[str, Any], mode: str) -> dict[str, Any]:
-    """Returns what all sets of cards come to, and what each command took."""
+    """Returns the answers for all sets of GPUs, and the cost of each command."""
     sets = {}
     with _config(fields) as path:
         words = [sys.executable, "-m", "medley", "fits", f"hf:{path}", "--json", "--mode", mode]
@@ -102,12 +102,12 @@ def _run(words: list[str], cache: Path) -> dict[str, Any]:
         output.seek(0)
         said = json.load(output)
     answers = [[each["length"], each["cards"], each["step_seconds"]] for each in said["answers"]]
-    # Of the command, or of the largest process that it has started.
+    # The maximum over the command and its processes.
     return {"took": took, "kilobytes": used.ru_maxrss, "answers": answers}
 
 
 def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
-    """Captures all layers; returns whether the graphs are equal."""
+    """Captures all layers. Returns whether the graphs are equal."""
     from medley import _core
     from medley_extras.fits.deep import Deep
 

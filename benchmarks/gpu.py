@@ -1,13 +1,13 @@
-"""Steps on one GPU: Medley against PyTorch eager and torch.compile, and what was predicted.
+"""Steps on one GPU: Medley compared with PyTorch eager, torch.compile and the prediction.
 
     python benchmarks/gpu.py [--kind H100-80GB] [--model 124m] [--rows 8] [--rounds 20]
                              [--profile-budget 60s] [--json FILE]
 
 A step is forward, backward and AdamW(fused=True) of a GPT of medley_extras.models, 1,024 tokens,
-matrix products in bf16 (torch.autocast on PyTorch's side), the same batch on every side. The sides
-take turns in one process; a step ends when the GPU has done it. Peak memory is that of PyTorch's
-allocator, each side in a process of its own. Predictions are for the same plan: by the catalogue,
-and by a profile that is measured here.
+with matmuls in bf16 (torch.autocast on PyTorch's side) and the same batch on every side. The sides
+take turns in one process; a step ends when the GPU has finished. Peak memory is that of PyTorch's
+allocator, with each side in a separate process. Predictions are for the same plan: from the
+catalogue, and from a profile measured here.
 """
 
 from __future__ import annotations

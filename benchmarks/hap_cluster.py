@@ -2,8 +2,8 @@
 
     python benchmarks/hap_cluster.py [--json] [--keep DIR]
 
-2 x 8 V100 and 6 x 8 P100 with 10.4 Gbit/s between machines, and 29 of them, irregularly spread
-over the machines. Baselines are planned with the same collectives and the same overlap.
+2 x 8 V100 and 6 x 8 P100 with 10.4 Gbit/s between machines, and 29 of them, irregularly spread over
+the machines. Baselines are planned with the same collectives and the same overlap.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASES = [  # name, model, cluster, rows of a step, strategies
     ),
     ("vit", "medley_extras.models:vit?size=hap", "eight", 2048, DATA_PARALLEL),
     ("bert", "medley_extras.models:bert?size=hap", "eight", 768, DATA_PARALLEL),
-    # The same 64 experts, padded to three for each of 29 devices: as many tokens for each.
+    # The same 64 experts, padded to three per device on 29 devices: as many tokens for each.
     (
         "bert-moe 87",
         "medley_extras.models:bert_moe?size=hap&experts=87&room=1.69",
@@ -62,7 +62,7 @@ def capture(model: str, path: Path) -> None:
 
 
 def compare(graph: Path, cluster: str, rows: int, strategies: str) -> dict[str, Any]:
-    """Returns what `medley compare` says."""
+    """Returns the result of `medley compare`."""
     file = HERE / "clusters" / f"{cluster}.yaml"
     command = [*MEDLEY, "compare", str(graph), str(file), "--global-batch", str(rows)]
     command += ["--strategies", strategies, "--json"]

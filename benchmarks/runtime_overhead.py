@@ -1,15 +1,14 @@
-"""What the runtime adds: measured steps over the same steps replayed without it.
+"""The overhead of the runtime: measured steps divided by the same steps replayed without it.
 
     python benchmarks/runtime_overhead.py [--steps 30] [--width 512] [--json FILE]
 
 A GPT trains for real on one CPU device and on two (processes of one thread each, over Gloo). Every
-device keeps the trace of each step. The replay takes from it how long each run of ops and each
-transfer took, and nothing else: ops follow each other at once, a transfer starts when the last of
-its devices has posted it. So the ratio is what preparing, posting, waking and Python add.
+device records the trace of each step. The replay uses only the durations of op runs and transfers:
+ops follow each other immediately, and a transfer starts when the last of its devices has posted it.
+The ratio is therefore the overhead of preparing, posting, waking and Python.
 
-A transfer of which the end is only seen late, by a device that was busy, takes no time in the
-replay: the ratio is rather too high than too low. A step lasts from when the last device has begun
-until the last one is done.
+A transfer whose end a busy device detects late takes no time in the replay, so the ratio is rather
+too high than too low. A step lasts from the start of the last device to the end of the last one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
 """
 WARM_UP = 3  # steps
-AT_ONCE = 20.0  # microseconds: who waited no longer found a transfer done
+AT_ONCE = 20.0  # microseconds: a shorter wait means that the transfer was complete
 ROWS, TOKENS = 16, 64
 MEGATRON = {
     "*.attention.qkv.*": "S(0.1, even)",
@@ -82,16 +81,17 @@ def cases(forward: list[str]) -> dict[str, dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that a device did in a step; microseconds."""
+    """An event of a device in a step; times in microseconds."""
 
     kind: str  # "ops", "post", "wait"
     start: float
     duration: float = 0.0
-    exchange: tuple[str, int] = ("", 0)  # which, and how often before in the step
+    # its name, and its number of earlier occurrences in the step
+    exchange: tuple[str, int] = ("", 0)
 
 
 def events_of(trace: dict[str, Any]) -> list[Event]:
-    """Returns what a device did, in its order."""
+    """Returns the events of a device in order."""
     found: list[Event] = []
     waits: collections.Counter[str] = collections.Counter()
     posts: collections.Counter[str] = collections.Counter()
@@ -206,7 +206,7 @@ def measure(pipeline: dict[str, Any], width: int, steps: int) -> tuple[float, fl
 
 
 def main() -> None:
-    """Prints a table; as a worker, trains."""
+    """Prints a table. As a worker, it trains."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--width", type=int, default=512)

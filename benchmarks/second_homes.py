@@ -1,12 +1,11 @@
-"""What it costs that others keep copies of what only one node has.
+"""The cost of state replicas on other nodes.
 
     python -m benchmarks.second_homes [--workload gpt?layers=12] [--rounds 5] [--steps 60]
 
-A GPT trains as a pipeline without replicas (`--strategy`), a process for each of its devices, so
-that one failure would take what it has; with second homes, as often as Medley makes copies by
-itself, and without, in turn. Prints the medians of the rounds: seconds of a step without, how much
-longer all steps took with copies, and the same of processor time, which means something also while
-other programs use the machine.
+A GPT trains as a pipeline without data parallelism (`--strategy`), with one process per device, so
+that its state is unreplicated. It runs in turn with replicas, at Medley's own interval, and without
+them. Prints the medians of the rounds: seconds of a step without replicas, and the additional time
+of all steps with them. The additional CPU time is also valid while other programs use the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WARM_UP = 5  # steps
 def train(
     prepared: Path, devices: Sequence[str], options: argparse.Namespace, every: Sequence[str]
 ) -> tuple[float, float]:
-    """Returns the seconds of a step, on the clock and of all processors."""
+    """Returns the seconds of a step, as wall time and as CPU time."""
     with tempfile.TemporaryDirectory(prefix="medley-second-homes-") as name:
         folder = Path(name)
         for file in prepared.iterdir():

@@ -2,9 +2,9 @@
 
 python benchmarks/self_check.py [--positions 128] [--turns 3] [--threads 1]
 
-The passes are those of plain PyTorch over the same rows: the two batches that the check takes, one
-after the other. Both sides are measured in turn, in seconds of CPU: all of them, and those outside
-the kernel, which sets up memory.
+The passes are those of plain PyTorch over the same rows: the two batches of the check, in sequence.
+Both sides are measured in turn, in seconds of CPU: all of them, and those outside the kernel, which
+sets up memory.
 """
 
 from __future__ import annotations

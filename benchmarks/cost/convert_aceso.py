@@ -1,11 +1,11 @@
 """Makes tests/data/published_op_times/times.csv from the op profiles published with Sailor.
 
-Kept are the blocks of a transformer layer without communication: of blocks that end in an exchange
-among tensor-parallel devices (in the tables' variant "algo0"), times of one device only.
+It keeps the blocks of a transformer layer without communication. For blocks that end in an exchange
+among tensor-parallel devices (variant "algo0" in the tables) it keeps times of one device only.
 
     python benchmarks/cost/convert_aceso.py SOURCE tests/data/published_op_times/times.csv
 
-SOURCE is the folder that has one folder for each kind of GPU.
+SOURCE is the folder with one folder per GPU type.
 """
 
 import csv
@@ -14,7 +14,7 @@ from pathlib import Path
 
 MODELS = ("OPT-350", "GPT-Neo-2.7", "OPT-30")
 BATCHES = (1, 2, 4, 8)
-DEGREES = (1, 2, 4)  # of tensor parallelism
+DEGREES = (1, 2, 4)  # degrees of tensor parallelism
 DIRECTIONS = {"forward": "forward-compute", "backward": "backward-compute"}
 OUT_OF_MEMORY_US = 9_999_999.0  # how the tables write it
 EXCHANGES = {

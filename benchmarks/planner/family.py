@@ -1,15 +1,15 @@
 """Plans a family of clusters, drawn by seed, for four models: time, plans, gaps.
 
-python benchmarks/planner/graphs.py build/graphs
-python benchmarks/planner/family.py [--seeds 100-123] [--other OLD/medley] [--models gpt26b t5]
+python benchmarks/planner/graphs.py build/graphs python benchmarks/planner/family.py [--seeds
+100-123] [--other OLD/medley] [--models gpt26b t5]
 
-A seed draws a cluster: 8 to 1,024 devices (a power of two by the seed), 1 to 5 kinds, nodes of 1,
+A seed draws a cluster: 8 to 1,024 devices (a power of two by the seed), 1 to 5 types, nodes of 1,
 2, 4 or 8 devices, links of 1 to 400 Gbit/s, one switch or one for each pool and one between them.
 Seeds below 100 are for setting constants; 100 and above are those that are reported.
 
-With `--other` both programs plan each case in turn, and this program simulates both plans. Prints a
-line for each case as it ends. Then follows Markdown: CPU-seconds (median, worst), gaps (how much
-shorter a plan could be at most), and the other's step over this one's.
+With `--other` both programs plan each case in turn, and this program simulates both plans. It
+prints a line per case. Then follows Markdown: CPU seconds (median, worst), optimality gaps, and the
+ratio of the other's step to this one's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 SMALL = 64  # devices
-KINDS = [  # of the catalogue, with a link inside a node in GB/s
+KINDS = [  # from the catalogue, with a link inside a node in GB/s
     ("V100-16GB", 150),
     ("V100-32GB", 150),
     ("A100-40GB", 300),
@@ -106,7 +106,7 @@ def draw(seed: int) -> Cluster:
 
 
 def split(drawn: random.Random, devices: int, most: int) -> list[int]:
-    """Returns sizes of pools, powers of two but for the odd one, whose sum is `devices`."""
+    """Returns sizes of pools, powers of two except one, whose sum is `devices`."""
     sizes = [devices]
     while len(sizes) < most:
         largest = max(sizes)
@@ -121,16 +121,16 @@ def split(drawn: random.Random, devices: int, most: int) -> list[int]:
 
 @dataclasses.dataclass
 class Planned:
-    """What a program found. Without a plan: seconds alone."""
+    """The plan of a program, or only its planning time."""
 
-    seconds: float  # of processor time
+    seconds: float  # CPU time
     strategy: str = ""
     step: float = math.nan  # seconds, by the simulator of the program at hand
     gap: float = math.nan  # share of the step that another plan could be shorter at most
 
 
 def processor_seconds() -> float:
-    """Returns what all ended children took of processor time, the kernel's included."""
+    """Returns the CPU time of all ended children in seconds, with the kernel's."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -166,7 +166,7 @@ def plan(binary: Path, judge: Path, graph: Path, cluster: Cluster, limit: int) -
 
 
 def median_and_worst(values: list[float], form: str) -> str:
-    """Returns both in Markdown's cells; a dash where there are none."""
+    """Returns both as Markdown cells, or a dash without values."""
     if not values:
         return "- | -"
     return f"{format(statistics.median(values), form)} | {format(max(values), form)}"
@@ -210,7 +210,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def main() -> None:
-    """Plans all cases; keeps each as a line of JSON if asked to."""
+    """Plans all cases. Writes each as a line of JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", type=Path, default=Path("build/torch/bin/medley"))
     parser.add_argument("--other", type=Path, help="a program to compare with")

@@ -41,7 +41,7 @@ GRAPHS = {
 
 
 def main() -> None:
-    """Captures what is not there yet."""
+    """Captures the missing graphs."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in GRAPHS.items():

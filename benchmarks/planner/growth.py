@@ -1,4 +1,4 @@
-"""How synthesis grows with layers and with devices: labels, tables and one exact search, CPU time.
+"""Growth of synthesis with layers and with devices: labels, tables and one exact search, CPU time.
 
 python benchmarks/planner/growth.py build/release/bin/planner_times build/graphs
 
@@ -16,7 +16,7 @@ from typing import Any
 
 RUNS = 7
 STAGES = ("labels", "tables", "search")
-BAR_MS = 4  # a mark of the plot
+BAR_MS = 4  # per mark of the plot
 
 
 def measure(program: str, graph: Path, *options: str) -> dict[str, float]:
@@ -33,7 +33,7 @@ def measure(program: str, graph: Path, *options: str) -> dict[str, float]:
 
 
 def print_table(title: str, rows: dict[str, dict[str, float]]) -> None:
-    """Prints a row per entry, and how its sum compares with that of the first."""
+    """Prints a row per entry, with the ratio of its sum to that of the first."""
     first = next(iter(rows.values()))["sum"]
     print(f"| {title} | {' | '.join(f'{stage}, ms' for stage in STAGES)} | sum | | plot |")
     print("|" + "---|" * (len(STAGES) + 4))

@@ -1,13 +1,13 @@
-"""Mixes of A100, H800 and H20 (AutoHet): Medley's plans beside the best uniform grid.
+"""Mixes of A100, H800 and H20 (AutoHet): Medley's plans compared with the best uniform grid.
 
 python benchmarks/planner/graphs.py build/graphs
-python benchmarks/planner/mixes.py [--models gpt67b llama13b llama30b] [--mixes a2h2 a2h1w4] \
+python benchmarks/planner/mixes.py [--models gpt67b llama13b llama30b] [--mixes a2h2 a2h1w4] \\
     [--batch 512] [--gbits 100]
 
-By the simulator. A mix is so many nodes of each kind: a2h1w4 is two of A100, one of H800 and four
-of H20. `uniform` is the best grid of equal stages, data and tensor parallelism (`megatron`) on all
-devices of the mix, or on those of any of its kinds; `one`, `several` are the plans of `harp` and
-`autohet` on all devices, `bound` what `autohet` proves in parts of the better one's step.
+Steps are simulated. A mix is a number of nodes per type: a2h1w4 is two of A100, one of H800 and
+four of H20. `uniform` is the best grid of equal stages, data and tensor parallelism (`megatron`) on
+all devices of the mix, or on those of any type. `one` and `several` are the plans of `harp` and
+`autohet` on all devices. `bound` is `autohet`'s proven bound as a share of the better step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Nodes = dict[str, int]
 
 
 def parsed(mix: str) -> Nodes:
-    """Returns the number of nodes of each kind."""
+    """Returns the number of nodes per device type."""
     return {kind: int(count) for kind, count in re.findall(r"([ahw])(\d+)", mix)}
 
 
 def request(asked: argparse.Namespace, model: str, nodes: Nodes) -> list[str]:
-    """Returns what all commands are told."""
+    """Returns the arguments of all commands."""
     devices = [
         f"{kind}/{node}/{i}"
         for kind, count in nodes.items()
@@ -72,7 +72,7 @@ def several(
 
 
 def print_row(asked: argparse.Namespace, model: str, nodes: Nodes) -> None:
-    """Prints what a mix comes to."""
+    """Prints the results of a mix."""
     uniform: dict[str, float] = {}
     for size in range(1, len(nodes) + 1):
         for kinds in itertools.combinations(nodes, size):

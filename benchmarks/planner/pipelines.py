@@ -1,11 +1,11 @@
-"""How long `harp` plans: the whole command, from the graph's text to the plan.
+"""Planning time of `harp`: the whole command, from the graph's text to the plan.
 
-python benchmarks/planner/graphs.py build/graphs
-python benchmarks/planner/pipelines.py [--graphs build/graphs] [--runs 3] [--plot growth.html]
+python benchmarks/planner/graphs.py build/graphs python benchmarks/planner/pipelines.py [--graphs
+build/graphs] [--runs 3] [--plot growth.html]
 
 GPT-2.6B on 8 + 2 + 2 devices is HARP's own case (64 micro-batches; 63 s with cached profiles), then
 Llama-70B on 64 devices in three pools, 256 in four and 1,024 in four. `--plot` draws seconds over
-devices, both logarithmic, beside what would grow with the devices; the file needs no network.
+devices, both logarithmic, with a line of linear growth. The file needs no network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLUSTERS = Path("benchmarks/clusters")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is planned."""
+    """A planning problem."""
 
     graph: str
     cluster: str
@@ -35,12 +35,12 @@ class Case:
 
     @property
     def path(self) -> Path:
-        """Of the cluster."""
+        """The path of the cluster."""
         return CLUSTERS / f"{self.cluster}.yaml"
 
     @property
     def about(self) -> str:
-        """The model, and what else the time depends on."""
+        """The model, and the other parameters of the time."""
         return f"{self.graph}, {self.microbatches or 'searched'} micro-batches"
 
 
@@ -70,7 +70,7 @@ def measure(asked: argparse.Namespace, case: Case) -> tuple[float, Any]:
 
 def plot(points: list[tuple[Case, int, float]], path: Path) -> None:
     """Writes a figure of seconds over devices: a line for each model and number of micro-batches,
-    and dotted from its first point what grows with the devices."""
+    and a dotted line from its first point that grows with the devices."""
     from plotly import graph_objects
 
     lines: dict[str, list[tuple[int, float]]] = {}

@@ -1,19 +1,19 @@
-"""Predicted against measured iterations of Megatron-DeepSpeed and Aceso (Sailor, SOSP'25).
+"""Predicted compared with measured iterations of Megatron-DeepSpeed and Aceso (Sailor, SOSP'25).
 
 python benchmarks/planner/sailor_measured.py build/release/bin/medley [DATA] [--fit]
 
-DATA is the folder published with Sailor, or what the repository has of it (tests/data/sailor);
-sailor_runs.py says which iterations it reads.
+DATA is the folder published with Sailor, or its part in the repository (tests/data/sailor).
+sailor_runs.py lists the iterations that it reads.
 
-Tables name the runtime `megatron-deepspeed` (docs/formats/layers.md) and nothing else: no figure is
-fitted on any campaign. Beside it stand the figures of Medley's own runtime for the same plans. Also
-compares the time of adding up gradients with what the network allows if the devices of a node do so
-all at once, or one after the other (`flows`, docs/formats/cluster.md).
+Tables name only the runtime `megatron-deepspeed` (docs/formats/layers.md): no figure is fitted on
+any campaign. The figures of Medley's own runtime for the same plans are listed too. It also
+compares the time of summing gradients with the limit of the network, if the devices of a node do so
+together or in sequence (`flows`, docs/formats/cluster.md).
 
 --fit: also four constants of a run, for each campaign those with the least mean absolute error on
 all other campaigns of Megatron-DeepSpeed.
 
-Prints Markdown; exits with 1 if an error of the runtime by its source is above what is asked for.
+Prints Markdown. Exits with 1 if an error of the runtime exceeds its limit.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from sailor_runs import (
     read_tables,
 )
 
-# %: mean and worst error; how much less memory may be predicted than measured.
+# %: mean and worst error; limit of predicted below measured memory.
 ASKED_MEAN, ASKED_WORST, ASKED_UNDER = 8, 20, 5
 Constants = dict[str, Any]
 BY_SOURCE: Constants = {"runtime": "megatron-deepspeed"}
 OWN: Constants = {"runtime": "medley"}
-# What the authors give for GH200 in place of their planner's figure, with these campaigns in sight.
+# The authors' value for GH200 instead of their planner's, chosen with these campaigns in sight.
 PLATFORM: Constants = {**BY_SOURCE, "fixed_bytes": 5_060_000_000}
 
 
@@ -82,7 +82,7 @@ class Simulator:
         return 1e-9 * longest
 
 
-Errors = list[tuple[float, float]]  # of time and of memory, as shares of what was measured
+Errors = list[tuple[float, float]]  # relative errors of time and of memory
 
 
 def errors(simulator: Simulator, runs: list[Run], constants: Constants) -> Errors:
@@ -169,7 +169,8 @@ def with_flows(run: Run, flows: str, folder: Path) -> Run:
 
 
 def print_flows(simulator: Simulator, runs: list[Run]) -> None:
-    """How near each reading of `flows` comes to measured sums of gradients, and to steps."""
+    """Prints the deviation of each reading of `flows` from measured sums of gradients, and from
+    steps."""
     print("\n| | runs | measured sums over predicted: all | one |", end="")
     print(" their error, of a step: all | one | error of a step: all | one |")
     print("|---|---|---|---|---|---|---|---|")

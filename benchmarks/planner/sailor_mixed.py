@@ -1,10 +1,11 @@
-"""Plans over Sailor's layer tables on unlike kinds, against other rules on the same tables.
+"""Plans over Sailor's layer tables on heterogeneous types, compared with other rules on the same
+tables.
 
 python benchmarks/planner/sailor_mixed.py build/release/bin/sailor_mixed [DATA]
 
-DATA is the folder published with Sailor, or what the repository has of it (tests/data/sailor);
-options of the program may follow it. Prints Markdown; exits with 1 if another rule is faster, or
-planning takes longer than asked for.
+DATA is the folder published with Sailor, or its part in the repository (tests/data/sailor). Options
+of the program may follow it. Prints Markdown. Exits with 1 if another rule is faster, or if
+planning exceeds its limit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from convert_sailor import cluster, layer_table, print_table  # noqa: E402
 
 BATCH = 2048
 KINDS = {"a100": "A100-40", "v100": "V100-16", "gh": "GH-96"}
-CLUSTERS = [  # devices by pool, in nodes of 4; seconds that planning may take
+CLUSTERS = [  # devices by pool, in nodes of 4; limit of planning in seconds
     ({"a100": 16, "v100": 16}, 1),
     ({"a100": 64, "v100": 64}, 1),
     ({"a100": 32, "v100": 96}, 1),
@@ -34,8 +35,8 @@ MODELS = ("OPT-350", "GPT-Neo-2.7")
 
 
 def table_of(data: Path, model: str, pools: dict[str, int]) -> dict[str, Any]:
-    """Of GPT-Neo there is no layer table on GH200: it is made of ops. Other rules know of no layers
-    that are one, so that there are none."""
+    """Returns the layer table of a model. That of GPT-Neo on GH200 is made of ops. Other rules know
+    no tied layers, so there are none."""
     kinds = [KINDS[pool] for pool in pools]
     if model == "OPT-350" or "gh" not in pools:
         return layer_table(data, model, kinds, tied=())

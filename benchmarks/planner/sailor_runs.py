@@ -1,9 +1,7 @@
-"""Iterations that the authors of Sailor measured, as files for `medley simulate`.
-
-On nodes of four GH200 (measured_iterations.csv), and on nodes of eight RTX cards of several kinds,
-if DATA/measured/mit is there: the folder sailor/Planner/simulations/validation/mit of
-github.com/eth-easl/sailor.
-"""
+"""Iterations measured by the authors of Sailor, as files for `medley simulate`. They ran on nodes
+of four GH200 (measured_iterations.csv), and on nodes of eight RTX GPUs of several types, if
+DATA/measured/mit exists: the folder sailor/Planner/simulations/validation/mit of
+github.com/eth-easl/sailor."""
 
 from __future__ import annotations
 
@@ -22,10 +20,11 @@ from convert_sailor import ZONE, cluster, curve, layer_table, network  # noqa: E
 
 GIB = 2**30
 RTX = "OPT-350, RTX cards"
-ACESO = "OPT-350, Aceso's runtime"  # whose layers nobody measured: those of Megatron-DeepSpeed
+# its layers are unmeasured; those of Megatron-DeepSpeed are used
+ACESO = "OPT-350, Aceso's runtime"
 MEGATRON = ("OPT-350, first campaign", "OPT-350, second campaign", "GPT-Neo-2.7", RTX)
 CAMPAIGNS = (*MEGATRON, ACESO)
-CUTS = {"1": (26,), "2": (12, 14), "4": (5, 7, 7, 7)}  # of OPT-350: Aceso's are not published
+CUTS = {"1": (26,), "2": (12, 14), "4": (5, 7, 7, 7)}  # cuts of OPT-350; Aceso's are not published
 Table = dict[str, Any]
 
 
@@ -133,9 +132,10 @@ def slowest_curve(curves: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def mixed_cluster(data: Path, stages: Sequence[Sequence[str]], degree: int) -> str:
-    """A pool for each stage, whose replicas are of these kinds, each on a node. Its devices are as
-    slow as the slowest of them, its links as the slowest between two nodes. A node has one port:
-    more cards are not slower together than fewer, whatever is published for two kinds."""
+    """Returns a cluster with a pool per stage, whose replicas are of these types, each on a node.
+    Its devices are as slow as the slowest of them, its links as the slowest between two nodes. A
+    node has one port: several GPUs have the speed of one, unlike the published values for two
+    types."""
     between = json.loads((data / "network" / "multizone_bandwidths_het.json").read_text())[ZONE]
     inside = json.loads((data / "network" / "network_coeffs_all_homo.json").read_text())["intra"]
 
@@ -195,7 +195,8 @@ def read_mixed(data: Path, place: Path, folder: Path) -> Run:
 
 
 def mixed_table(data: Path) -> Table:
-    """Of OPT-350 on all sets of RTX cards, each layer as slow as on the slowest of the set."""
+    """Returns the table of OPT-350 on all sets of RTX GPUs, each layer as slow as on the slowest of
+    the set."""
     cards = ["RTX-2080", "RTX-3090", "Titan-RTX"]
     table: Table = layer_table(data, "OPT-350", cards)
     own = {(t["device"], t["tensor_parallel"], t["rows"]): t["ns"] for t in table["times"]}

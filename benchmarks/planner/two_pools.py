@@ -1,10 +1,10 @@
 """Two pools joined by a link of 1 to 100 Gbit/s: every strategy, and each pool alone.
 
-python benchmarks/planner/graphs.py build/graphs
-python benchmarks/planner/two_pools.py [--models gpt13b llama7b] [--gbits 1 3 5 10 25 100]
+python benchmarks/planner/graphs.py build/graphs python benchmarks/planner/two_pools.py [--models
+gpt13b llama7b] [--gbits 1 3 5 10 25 100]
 
-By the simulator. `uniform` is the better of what frameworks for equal devices do on all of them:
-megatron and data-parallel-even; `single` the better pool alone, by any strategy.
+Steps are simulated. `uniform` is the better strategy of frameworks for equal devices, on all
+devices: megatron and data-parallel-even. `single` is the better pool alone, by any strategy.
 """
 
 from __future__ import annotations

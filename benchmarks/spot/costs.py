@@ -1,4 +1,4 @@
-"""What a change of the devices costs under a rule: figures, each with its source, in JSON."""
+"""The cost of a change of the devices under a rule: figures, each with its source, in JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = ("measured: ", "published: ", "assumed: ")
-EVERYTHING = "everything"  # in place of a share: every device loads all that it holds
-MOVED = "moved"  # in place of a share: what the plans before and after say that has to move
-A_STEP = "a step"  # in place of seconds: the step of the plan before
+EVERYTHING = "everything"  # instead of a share: every device loads all its state
+MOVED = "moved"  # instead of a share: the moves between the plans before and after
+A_STEP = "a step"  # instead of seconds: the step of the plan before
 _WORDS = {
     "read_after_loss_share": (EVERYTHING, MOVED),
     "read_after_join_share": (EVERYTHING, MOVED),
@@ -21,7 +21,7 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A number, or a word that stands for one; and where it is from."""
+    """A number, or a word for one, with its source."""
 
     value: float | str
     source: str
@@ -35,21 +35,21 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """The figures of a rule. Shares are of the state: parameters and all that the optimizer keeps,
-    once. Rates are bytes/s, infinite where the file says null."""
+    """The figures of a rule. Shares are relative to the state: parameters and all optimizer state,
+    once. Rates are bytes/s, infinite for null in the file."""
 
     name: str
     notice_seconds: Figure  # training stops so long before a node leaves
     wait_seconds: Figure  # before anything is started after a loss
     start_after_loss_seconds: Figure  # all that is done before state is read but planning
     start_after_join_seconds: Figure
-    written_share: Figure  # of the state, at every change, before all else
-    planning_share: Figure  # of the time that planning took here, at every change
+    written_share: Figure  # share of the state at every change, first of all
+    planning_share: Figure  # share of the planning time here, at every change
     read_after_loss_share: Figure  # or EVERYTHING, or MOVED
     read_after_join_share: Figure
-    repeated_seconds: Figure  # of training that a loss undoes; or A_STEP
-    node_rate: Figure  # what a node reads and writes
-    storage_rate: Figure  # what all of them do together
+    repeated_seconds: Figure  # training undone by a loss; or A_STEP
+    node_rate: Figure  # reads and writes of one node
+    storage_rate: Figure  # all nodes together
 
     @staticmethod
     def load(path: Path) -> Costs:

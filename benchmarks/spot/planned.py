@@ -1,4 +1,4 @@
-"""What Medley's plans for some nodes of a cluster come to, by the simulator, kept in a file."""
+"""Medley's plans for some nodes of a cluster, simulated, and stored in a file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from medley.cluster import load_cluster
 from medley.files import read_text
 from medley.optimizer import AdamW
 
-_NO_PLAN = "no plan fits: "  # what planning then says; other mistakes are ours
+_NO_PLAN = "no plan fits: "  # start of planning's message; other errors are ours
 
 
 class Planned:
-    """Plans for nodes by name. Nodes of a pool are alike: a plan is made for the first ones, of as
-    many as are there, and holds for any others with other names."""
+    """Plans for nodes by name. Nodes of a pool are identical: a plan is made for the first ones,
+    and applies to any others of the same number."""
 
     def __init__(
         self, graph: Path, cluster: Path, global_batch: int, strategy: str, cache: Path | None
@@ -45,19 +45,17 @@ class Planned:
             self._found = json.loads(cache.read_text()).get(self._key, {})
 
     def __call__(self, nodes: frozenset[str]) -> Plan:
-        """Returns what the plan for these nodes comes to. Raises ValueError for one that is not in
-        the cluster."""
+        """Returns the simulated plan for these nodes. Raises ValueError for a node outside the
+        cluster."""
         if not nodes:
             return Plan(0.0)
         found = self._entry(nodes)
         return Plan(*(found[name] for name in ("rows", "copies", "step", "planning")))
 
     def moved(self, before: frozenset[str], left: frozenset[str], after: frozenset[str]) -> float:
-        """Returns the most bytes that a node takes from the others or gives to them, on the way
-        from the plan of some nodes, of which some are left, to that of others.
-
-        Raises ValueError where nobody has something.
-        """
+        """Returns the largest number of bytes that a node receives or sends on the way from the
+        plan of some nodes, of which `left` remain, to that of others. Raises ValueError if some
+        state is lost."""
         key = (before, left, after)
         if key not in self._moved:
             old = self._program(before)

@@ -1,10 +1,7 @@
-"""What is trained while nodes come and go, under a rule. Pure and deterministic.
-
-A loss stops training a notice before it, a join at once; then state is written, a wait passes, all
-is started, state is read, and training goes on with the plan for whoever is there. A loss in the
-middle of this begins it again, unless nothing is started yet; whoever joins in the middle is taken
-along.
-"""
+"""Training while nodes come and go, under a rule. Pure and deterministic. A loss stops training one
+notice before it, a join immediately. Then state is written, a wait passes, all is started, state is
+read, and training resumes with the plan for the present nodes. A loss in the middle of this
+restarts it, unless the start is still pending. A node that joins meanwhile is included."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from benchmarks.spot.traces import Change
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a plan comes to: rows a second, how often the devices together hold the state, how long
-    a step takes, and how long planning took. No rows where no plan fits."""
+    """A simulated plan: rows per second, copies of the state over all devices, seconds per step,
+    and planning time. No rows if no plan fits."""
 
     rows_per_second: float
     copies: float = 1.0
@@ -27,19 +24,19 @@ class Plan:
 
 
 Planner = Callable[[frozenset[str]], Plan]
-# (nodes of the plan before, those of them that are left, nodes of the plan after) -> the most bytes
-# that one node takes from those that are left, or gives away.
+# (nodes of the plan before, the remaining ones, nodes of the plan after) -> the largest number of
+# bytes that one node receives from the remaining ones, or sends.
 Mover = Callable[[frozenset[str], frozenset[str], frozenset[str]], float]
 
 
 def no_moves(before: frozenset[str], left: frozenset[str], after: frozenset[str]) -> float:
-    """For rules that do not ask."""
+    """Returns 0, for rules without moves."""
     raise AssertionError((before, left, after))
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a trace under a rule."""
+    """The result of a trace under a rule."""
 
     rows: float
     stopped_seconds: float  # in which there was a plan, and nothing was trained
@@ -48,7 +45,7 @@ class Outcome:
 
 
 def oracle(changes: Sequence[Change], planner: Planner, end: float) -> Outcome:
-    """Returns what is trained if each change costs nothing."""
+    """Returns the training if each change is free."""
     rows, before, alive = 0.0, 0.0, frozenset[str]()
     for change in [*changes, Change(end)]:
         rows += planner(alive).rows_per_second * (min(change.at, end) - before)
@@ -65,7 +62,7 @@ def replay(
     end: float,
     mover: Mover = no_moves,
 ) -> Outcome:
-    """Returns what is trained until `end` under a rule. Changes ascend in time."""
+    """Returns the training until `end` under a rule. Changes ascend in time."""
     run = _Run(planner, costs, state_bytes, mover)
     for change in changes:
         if change.at < end:
@@ -74,7 +71,7 @@ def replay(
 
 
 def _after(alive: frozenset[str], change: Change) -> frozenset[str]:
-    # A node that left and one that took its place in the same moment: the place is in use.
+    # A node left and another took its place at the same moment: the place is in use.
     return (alive - set(change.left)) | set(change.joined)
 
 
@@ -83,18 +80,18 @@ class _Run:
         self._planner, self._costs, self._state = planner, costs, state_bytes
         self._mover = mover
         self._alive = frozenset[str]()
-        # Of the plan that was last trained with: its nodes, and those of them that are left.
+        # The nodes of the last plan in training, and the remaining ones.
         self._had, self._holders = self._alive, self._alive
         self._plan = planner(self._alive)
         self._now = 0.0  # until here all is accounted for
         self._waits = 0.0  # until when nothing is started
-        self._ready = 0.0  # from when on training goes on
+        self._ready = 0.0  # time at which training resumes
         self._rows = self._stopped = 0.0
         self._since = 0.0  # seconds of training since it went on
         self._recoveries = self._begun_again = 0
 
     def change(self, change: Change) -> None:
-        """Passes on to a change, and decides when training goes on after it."""
+        """Advances to a change, and computes when training resumes after it."""
         lost = bool(change.left)
         notice = self._costs.notice_seconds.number if lost else 0.0
         stop = max(change.at - notice, self._now)
@@ -111,7 +108,7 @@ class _Run:
         elif self._ready <= stop:
             self._recoveries += 1
             if lost:
-                # No more than since training went on: what was undone before is not undone again.
+                # Only since training resumed: earlier work is undone once.
                 self._rows -= min(self._repeated(), self._since) * before
             written = self._copied(self._costs.written_share.number, nodes)
             self._restart(stop + written, lost, plan)
@@ -155,7 +152,7 @@ class _Run:
         return self._plan.step_seconds if repeated.value == A_STEP else repeated.number
 
     def _read(self, figure: Figure, plan: Plan) -> float:
-        """Returns the seconds until all have their state; from storage where nobody is left."""
+        """Returns the seconds until all have their state, from storage if no node remains."""
         if figure.value == MOVED and self._holders:
             if plan.rows_per_second == 0.0:
                 return 0.0
@@ -165,7 +162,8 @@ class _Run:
         return self._copied(plan.copies if whole else figure.number, len(self._alive))
 
     def _copied(self, share: float, nodes: int) -> float:
-        """Returns the seconds in which nodes read or write so much of the state, alike."""
+        """Returns the seconds in which nodes read or write this share of the state in equal
+        parts."""
         amount = share * self._state
         each = amount / max(1, nodes) / self._costs.node_rate.number
         return max(each, amount / self._costs.storage_rate.number)

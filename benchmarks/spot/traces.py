@@ -1,8 +1,6 @@
-"""When nodes of spot pools came and went: readers of what others have recorded.
-
-Nodes get the names of Medley's clusters: whoever comes takes the lowest free place of its pool,
-`v100/0`, `v100/1`, ... Nothing here knows plans or costs.
-"""
+"""Times at which nodes of spot pools came and went: readers of published traces. Nodes get the
+names of Medley's clusters: a new node takes the lowest free place of its pool, `v100/0`, `v100/1`,
+... Knows no plans and no costs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What happened at one moment, in seconds since the trace began."""
+    """The changes at one moment, in seconds since the start of the trace."""
 
     at: float
     joined: tuple[str, ...] = ()
@@ -79,7 +77,7 @@ def read_events(path: Path, pool: str) -> list[Change]:
 
 
 def read_counts(path: Path, pool: str) -> list[Change]:
-    """Reads a list of `{"Time": seconds, "GPUs": count}`, as Sailor publishes them; who came last
+    """Reads a list of `{"Time": seconds, "GPUs": count}`, as published with Sailor. The newest node
     leaves first."""
     places, alive = Pool(pool), list[int]()
     events: list[tuple[float, bool, int]] = []
@@ -98,8 +96,8 @@ def read_counts(path: Path, pool: str) -> list[Change]:
 
 
 def _changes(events: Sequence[tuple[float, bool, int]], places: Pool) -> list[Change]:
-    """Joins what happened at the same moment; who came and went in it was never there, and a place
-    that another took over has a new node."""
+    """Joins the events of the same moment. A node that came and left in it is ignored, and a place
+    taken over by another has a new node."""
     result = []
     for at, group in itertools.groupby(events, key=lambda event: event[0]):
         seen = [(joins, places.node(place)) for _, joins, place in group]

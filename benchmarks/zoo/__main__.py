@@ -1,10 +1,8 @@
-"""Public models, made tiny, trained beside PyTorch: `python -m benchmarks.zoo`.
-
-Each model is captured, planned by rows and by `auto` for three unlike devices, and trained for two
-steps in float64. A model is a process of its own with a limit of processor time, so that none can
-hide the others. What became of each goes to a file, one JSON line a model, from which `--page`
-writes the page of the documentation.
-"""
+"""Public models, made tiny, trained and compared with PyTorch: `python -m benchmarks.zoo`. Each
+model is captured, planned by rows and by `auto` for three different devices, and trained for two
+steps in float64. A model is a separate process with a limit of CPU time, so that a failure does not
+hide the others. The results go to a file, one JSON line per model, from which `--page` writes the
+page of the documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ import torch
 
 from benchmarks.zoo import packages, page, training
 
-# By package: the module that knows its models.
+# Modules of models by package.
 ZOOS = {
     "transformers": "benchmarks.zoo.public_transformers",
     "timm": "benchmarks.zoo.public_timm",
@@ -41,7 +39,7 @@ GOOD = (training.EXACT, training.EXACT_SINGLE)
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """One model of a package; its class where the name is not enough."""
+    """One model of a package, with its class if the name is ambiguous."""
 
     zoo: str
     family: str
@@ -89,7 +87,7 @@ class _Least(torch.nn.Linear):
 
 
 def train_apart(model: Model, limit: int) -> dict[str, Any]:
-    """Runs `train` in a process of its own, for at most `limit` seconds of processor time."""
+    """Runs `train` in a separate process, for at most `limit` seconds of CPU time."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=_child, args=(model, limit, results), daemon=True)
@@ -107,8 +105,8 @@ def train_apart(model: Model, limit: int) -> dict[str, Any]:
 
 
 def _warm_up(zoos: list[str]) -> None:
-    """Imports what the models' own processes need, which takes longer than most models: they are
-    copies of this one. That autograd has run does no harm as long as it had no GPU to run on."""
+    """Imports the packages of the models' processes, which are forks of this one, because imports
+    take longer than most models. Autograd may have run, as long as it had no GPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     packages.find()
     for zoo in zoos:
@@ -117,7 +115,7 @@ def _warm_up(zoos: list[str]) -> None:
 
 
 def read(path: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Returns the results in a file by family, name and class; none where there is no file."""
+    """Returns the results in a file by family, name and class, or none without a file."""
     if path is None or not path.exists():
         return {}
     found = [json.loads(line) for line in path.read_text().splitlines()]

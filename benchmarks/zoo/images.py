@@ -1,4 +1,4 @@
-"""What models of images lack to be trained: a loss, and a batch of images and classes."""
+"""Additions that train models of images: a loss, and a batch of images and classes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.nn import functional
 
 
 class Classified(nn.Module):
-    """A model of images and the cross entropy of its classes, of pixels too; heads of several
-    outputs, all of them trained, are averaged."""
+    """A model of images with the cross entropy of its classes, of pixels too. Trained heads of
+    several outputs are averaged."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

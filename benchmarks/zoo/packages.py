@@ -1,8 +1,6 @@
-"""Where the packages of public models are, and torchvision where its own kernels are missing.
-
-PyPI's wheel of torchvision is built for CUDA and cannot even be imported beside PyTorch without it.
-Of its kernels only the choice of boxes that do not overlap has no other form in the package.
-"""
+"""The location of the packages of public models, and torchvision without its own kernels. PyPI's
+wheel of torchvision is built for CUDA, and its import fails with a CPU PyTorch. Only one of its
+kernels has no other form in the package: the selection of boxes that do not overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-SITE = Path(sys.prefix) / "zoo"  # where scripts/setup.sh --nightly puts them
+SITE = Path(sys.prefix) / "zoo"  # target of scripts/setup.sh --nightly
 
 
 def find() -> None:

@@ -23,14 +23,14 @@ _CONDITIONED: dict[str, Any] = {
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
 _CODER: dict[str, Any] = {"block_out_channels": (16, 32), "norm_num_groups": 8}
 
-# The shapes behind the rows of what models are given; "steps" and "classes" are whole numbers.
+# The shapes after the rows of the inputs. "steps" and "classes" are integers.
 _STEPS = ("steps",)
 _LATENT = (4, _SIZE, _SIZE)
 _TEXT = (_TOKENS, _WIDTH)
 _DENOISED: dict[str, Any] = {"hidden_states": _LATENT, "timestep": _STEPS}
 _PROMPTED: dict[str, Any] = {**_DENOISED, "encoder_hidden_states": _TEXT}
 
-# By name, or "name: what is different": fields of the constructor, and what forward is given.
+# By name, or "name: difference": fields of the constructor, and arguments of forward.
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "UNet2DModel": (
         {
@@ -313,7 +313,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class Denoiser(nn.Module):
-    """A model of diffusers and the mean squared error of what it returns."""
+    """A model of diffusers with the mean squared error of its output."""
 
     def __init__(self, model: nn.Module, fixed: dict[str, Any]) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class Denoiser(nn.Module):
         self.fixed = fixed
 
     def predicted(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Returns what the model makes of a batch."""
+        """Returns the output of the model for a batch."""
         found = self.model(**inputs, **self.fixed, return_dict=False)[0]
         parts = found if isinstance(found, (list, tuple)) else [found]
         return torch.cat([part.flatten(1) for part in parts], 1)

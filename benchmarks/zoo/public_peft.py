@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from benchmarks.zoo import tiny_configs
 
-# By kind of the base: task, layers that adapters go beside, and the one whose input IA3 scales.
+# By type of the base: task, layers with adapters, and the layer whose input IA3 scales.
 BASES: dict[str, tuple[str, list[str], str]] = {
     "llama": ("CAUSAL_LM", ["q_proj", "v_proj", "down_proj"], "down_proj"),
     "gpt2": ("CAUSAL_LM", ["c_attn", "c_proj"], "c_proj"),
     "bert": ("SEQ_CLS", ["query", "value"], "value"),
 }
 _LORA: dict[str, Any] = {"r": 3, "lora_alpha": 6, "init_lora_weights": False}
-# By name: class of the config, and its fields; "targets" and "feedforward" are those of the base.
+# By name: class of the config, and its fields. "targets" and "feedforward" are those of the base.
 ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "LoRA": ("LoraConfig", _LORA),
     "LoRA with biases": ("LoraConfig", _LORA | {"bias": "all"}),

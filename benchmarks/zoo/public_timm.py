@@ -1,8 +1,6 @@
-"""Models of timm, made tiny: one of each kind of architecture that has a small form.
-
-Sizes are arguments of timm's own constructors; where it has models of its own for tests, those are
-taken. All other arguments keep the values of the package, so that a model stays what it is.
-"""
+"""Models of timm, made tiny: one of each architecture that has a small form. Sizes are arguments of
+timm's own constructors. Its own test models are used if they exist. All other arguments keep the
+values of the package."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ CLASSES = 10
 ONES = (1, 1, 1, 1)
 NARROW = (16, 16, 32, 32)
 
-# By name: pixels a side, and what is given to the constructor.
+# By name: pixels per side, and arguments of the constructor.
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "beit_base_patch16_224": (32, {"embed_dim": 32, "depth": 2, "num_heads": 2}),
     "cait_xxs24_224": (32, {"embed_dim": 32, "depth": 2, "num_heads": 4}),

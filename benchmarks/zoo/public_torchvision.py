@@ -1,8 +1,6 @@
-"""Models of torchvision, made tiny: one of each architecture, of images and of videos.
-
-Most are built from the package's own classes, which take their sizes as arguments; what has no
-such arguments keeps its size.
-"""
+"""Models of torchvision, made tiny: one of each architecture, for images and for videos. Most are
+built from the package's own classes, with sizes as arguments. Classes without such arguments keep
+their size."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def _convnext(models: Any) -> nn.Module:
     return model
 
 
-# By name: what builds it, given torchvision.models.
+# Constructors by name, given torchvision.models.
 CLASSIFIERS: dict[str, Callable[[Any], Any]] = {
     "alexnet": _alexnet,
     "convnext": _convnext,
@@ -192,7 +190,7 @@ DETECTORS = ("fasterrcnn_mobilenet_v3_large_320_fpn",)
 
 
 class Detector(nn.Module):
-    """A detector of a batch of images of one size with as many boxes in each."""
+    """A detector for a batch of images of one size, with as many boxes in each."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

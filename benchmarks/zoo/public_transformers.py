@@ -15,7 +15,7 @@ FAMILIES = {
 
 
 def listed() -> list[tuple[str, str, str]]:
-    """Returns (family, kind of config, class) of all models."""
+    """Returns (family, type of config, class) of all models."""
     from transformers.models.auto import modeling_auto
 
     found = []
@@ -33,7 +33,7 @@ def build(kind: str, name: str, rows: int) -> tuple[nn.Module, dict[str, Tensor]
     from medley_extras.models import hf
 
     known = transformers.AutoConfig.for_model(kind)
-    # The default kernel of routed experts has no float64; capture does not care.
+    # The default kernel of routed experts has no float64; capture is unaffected.
     fields = {**tiny_configs.tiny_fields(known), "experts_implementation": "eager"}
     config = transformers.AutoConfig.for_model(kind, **fields)
     config.architectures = [name]

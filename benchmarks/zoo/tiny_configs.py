@@ -1,8 +1,5 @@
-"""Tiny forms of public models: the fields of a config that give a model its size, made small.
-
-A config says its sizes in fields of many names; what they mean is in _SIZES, by pattern. All other
-fields keep the values of the package, so that a model stays what it is.
-"""
+"""Tiny forms of public models: the size fields of a config, made small. Configs name their sizes in
+many ways; _SIZES has the meanings, by pattern. All other fields keep the values of the package."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ _SIZES: list[tuple[str, int]] = [
     (r"(n_group|topk_group)", 1),
     (r"patch_size", 4),
 ]
-# What has to fit other fields, by kind of config.
+# Values that must match other fields, by type of config.
 _KINDS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "big_bird": {"block_size": 1},  # more tokens than 11 blocks, or the kind of attention changes
+    "big_bird": {"block_size": 1},  # more tokens than 11 blocks, or the attention type changes
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "deepseek_v2": {"num_experts_per_tok": 2},
@@ -50,8 +47,8 @@ _TOKENS = re.compile(r".*_token_id|.*_token_index")
 
 
 def tiny_fields(config: Any) -> dict[str, Any]:
-    """Returns the fields to build the config's class with: integers that _SIZES knows, special
-    tokens that lie in the small vocabulary, and configs inside it the same way."""
+    """Returns the fields of the config's class: integers in _SIZES, special tokens within the small
+    vocabulary, and nested configs in the same way."""
     fields: dict[str, Any] = {}
     for name, value in _given(config):
         if hasattr(value, "to_dict"):
@@ -62,7 +59,7 @@ def tiny_fields(config: Any) -> dict[str, Any]:
                 fields[name] = small
     if "kv_lora_rank" in fields and "num_attention_heads" in fields:  # heads share no keys
         fields["num_key_value_heads"] = fields["num_attention_heads"]
-        fields.pop("head_dim", None)  # is that of the rotated part
+        fields.pop("head_dim", None)  # equals that of the rotated part
     return fields | _KINDS.get(getattr(config, "model_type", ""), {})
 
 

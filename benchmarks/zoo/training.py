@@ -1,4 +1,5 @@
-"""One model beside PyTorch: two steps in float64 under several plans on three unlike devices."""
+"""One model compared with PyTorch: two steps in float64 under several plans on three heterogeneous
+devices."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ devices:
 PLANS = ("data-parallel-proportional", "auto")
 ROWS, STEPS, SEED, RATE = 7, 2, 3, 0.05
 RELATIVE, FLOOR = 1e-10, 1e-13
-SINGLE = 2e-5  # where the model itself computes in float32
-# Some models make much of a little: how much is seen from weights that are changed by rounding. A
-# plan may differ from PyTorch by that many times what this makes of the same steps.
+SINGLE = 2e-5  # for models that compute in float32
+# Some models amplify small differences. Weights changed by rounding measure this amplification. A
+# plan may differ from PyTorch by this multiple of its effect on the same steps.
 NUDGE, NUDGE_SINGLE, TIMES = 1e-15, 1e-8, 30.0
 EXACT, EXACT_SINGLE, REFUSED, WRONG, CRASHED, NO_PEER = (
     "exact",
@@ -59,8 +60,8 @@ class Curve:
 
 
 def outcome(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
-    """Returns what became of a model: "result", one of the words above; "sentence", why; "plan",
-    where; and the seconds of PyTorch's steps, the capture and all plans."""
+    """Returns the result of a model: "result", one of the words above; "sentence", its reason;
+    "plan", its place; and the seconds of PyTorch's steps, the capture and all plans."""
     with _precise(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = model.double()
@@ -69,7 +70,7 @@ def outcome(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
         try:
             with _timed(seconds, "eager"):
                 expected = _eager(model, batch)
-        except CaptureError as error:  # of what stands in for PyTorch's own functions
+        except CaptureError as error:  # raised by replacements of PyTorch's functions
             return _found(REFUSED, error, seconds, plan="capture")
         except Exception as error:
             return _found(NO_PEER, error, seconds)
@@ -150,7 +151,7 @@ def _eager(model: nn.Module, batch: dict[str, Tensor]) -> Curve:
 
 
 def _nudged(model: nn.Module, share: float) -> nn.Module:
-    """Returns a copy whose parameters differ by about `share` of themselves."""
+    """Returns a copy whose parameters differ by a relative `share`."""
     model = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
@@ -187,6 +188,6 @@ def _difference(found: Curve, expected: Curve) -> float:
         if not b.numel():
             continue
         difference = (a.double() - b.double()).abs().max().item()
-        if not difference <= FLOOR:  # not a number neither
+        if not difference <= FLOOR:  # true for NaN too
             worst = max(worst, difference / max(b.double().abs().max().item(), 1e-30))
     return worst
