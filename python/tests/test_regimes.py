@@ -352,7 +352,8 @@ def test_states_are_sharded_under_memory_pressure_only() -> None:
         assert found.step < other.step
 
 
-# A whole gradient is summed over devices once per step; in shards, once per micro-batch. Shards only save memory.
+# A whole gradient is summed over devices once per step; in shards, once per micro-batch. Shards
+# only save memory.
 def test_gradients_wait_in_shards_under_memory_pressure_only() -> None:
     graph = _graph("gpt")
 
