@@ -28,20 +28,21 @@ class Callback:
     """
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:
-        """Training begins or resumes in this process. `steps` is the total number, if known."""
+        """Called when training begins or resumes in this process. `steps` is the total number, if
+        known."""
 
     def step(self, metrics: Metrics) -> None:
-        """One step is complete."""
+        """Called after each step."""
 
     def waits(self, devices: Mapping[str, float]) -> None:
         """Reports the share of this step or the one before in which each device was idle. Called at
         some steps, before `step`."""
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        """`Trainer.evaluate` returned `found` after this many steps."""
+        """Called after an evaluation. `found` has the values by name after this many steps."""
 
     def end(self) -> None:
-        """Training ended or was stopped."""
+        """Called when training has ended or was stopped."""
 
 
 class TensorBoard(Callback):

@@ -42,7 +42,8 @@ class SharedState:
         self._take(owners)
 
     def begin(self) -> None:
-        """All runs have the same values: the first objective with a value owns it."""
+        """Makes the first objective with a value its owner. Requires: all runs have equal
+        values."""
         self._changes += 1
         self._take({})
 

@@ -314,7 +314,7 @@ def _waves(to: _Writer, rows: int, columns: int, period: int, dtype: torch.dtype
 
 
 def _along(to: _Writer, x: Any, dim: int, matrix: Node) -> Any:
-    """Returns the product of a dim of x with a matrix."""
+    """Returns the matmul of a dim of x with a matrix."""
     if x is None:
         return None
     shape = list(x.meta["val"].shape)
