@@ -127,7 +127,8 @@ class Pipelines(single.Family):
         return float(found["step"] * 1e-9)
 
     def boundaries(self, chosen: Plan, profile: str) -> float:
-        """Returns the seconds for which the thin link is busy in a step, both directions added."""
+        """Returns the seconds per step for which the low-bandwidth link is busy, summed over
+        directions."""
         found: Any = _core.simulate_plan(self.graph.core, chosen.core, self.cluster, profile)
         sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
         return float(sum(sent) * 8 / BANDWIDTH + 2 * self.microbatches * LATENCY)

@@ -8,7 +8,7 @@ from testbed.comparators import workloads
 
 
 def losses_of_one_device(workload: str, steps: int, double: bool = False) -> list[float]:
-    """Returns the losses of so many steps."""
+    """Returns the losses of this many steps."""
     torch.set_default_dtype(torch.float64 if double else torch.float32)
     model, example = workloads.load(workload)
     optimizer = torch.optim.AdamW(

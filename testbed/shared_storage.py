@@ -61,7 +61,7 @@ class SharedStorage:
             yield piece
 
     def _wait(self, count: int) -> None:
-        """Takes the next free time of the link for so many bytes, and waits until it is over."""
+        """Waits until the link, in turn, has carried this many bytes."""
         with (self._folder / ".link").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)

@@ -187,7 +187,7 @@ def test_a_loader_yields_what_is_left() -> None:
 
 
 class Job:
-    """Processes that compute so many rows of a whole batch of six."""
+    """Processes that compute these numbers of rows of a whole batch of six."""
 
     def __init__(self, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
         self.told: list[list[str]] = [[] for _ in counts]  # by rank

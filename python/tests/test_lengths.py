@@ -39,7 +39,7 @@ def planned_length(batch: dict[str, Tensor]) -> int:
 
 
 def check(name: str, plans: Sequence[str], sizes: Sequence[tuple[int, int]]) -> None:
-    """Asserts that a model of the zoo trains on batches of so many (rows, tokens) like on one
+    """Asserts that a model of the zoo trains on batches of these (rows, tokens) as on one
     device."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], ROWS)
@@ -146,8 +146,8 @@ class Sliced(nn.Module):
 
 
 def test_what_takes_all_positions_of_a_parameter_takes_fewer() -> None:
-    """Shorter batches are divided and computed again as the planned ones are, whatever is cheaper
-    at their length."""
+    """Asserts that shorter batches are divided and recomputed as the planned ones, even if another
+    choice is cheaper at their length."""
     with exactness.double_precision():
         torch.manual_seed(0)
         model, batch = Sliced(), {"input_ids": torch.randint(0, 11, (ROWS, 8))}

@@ -134,7 +134,7 @@ class Stream:
 
 
 def streamed(loader: medley.StreamLoader, count: int) -> list[list[int]]:
-    """Returns all rows of so many batches."""
+    """Returns all rows of this many batches."""
     return [
         batch.rows(range(batch.size or 0)).tolist() for batch in itertools.islice(loader, count)
     ]

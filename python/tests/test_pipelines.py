@@ -173,7 +173,7 @@ def test_random_pipelines_train_like_one_device(name: str) -> None:
             exactness.compare(got, want, model=name)
 
 
-# Two pools of two devices joined by a thin link, where a pipeline is fastest.
+# Two pools of two devices joined by a low-bandwidth link, where a pipeline is fastest.
 POOLS = """
 format: medley-cluster
 version: 1

@@ -34,7 +34,8 @@ NETWORKS = {
     "fast links": {"bandwidth": "100 TB/s", "latency": "0 us", "memory": "8 GiB"},
     "thin links": {"bandwidth": "2 GB/s", "latency": "0 us", "memory": "8 GiB"},
 }
-# Two nodes of two devices, fast links inside and thin ones between: six rows do not divide by four.
+# Two nodes of two devices with fast links inside and low-bandwidth links between: six rows do not
+# divide by four.
 NODES = """
 format: medley-cluster
 version: 1

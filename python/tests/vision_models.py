@@ -32,7 +32,7 @@ NUMBERS: dict[str, Sequence[int]] = {
 
 
 def words_of(numbers: Sequence[int], each: int) -> dict[str, Tensor]:
-    """Returns words with so many tokens for each picture, and labels of the others."""
+    """Returns words with this many tokens per image, and labels of the others."""
     ids = torch.randint(1, PICTURE - 1, (len(numbers), LENGTH))
     for row, number in enumerate(numbers):
         for picture in range(number):

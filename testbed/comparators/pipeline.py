@@ -68,8 +68,8 @@ def sizes_of(workload: str) -> Sizes:
 
 
 def cut(model: nn.Module, counts: Sequence[int], stages: int, stage: int) -> Part:
-    """Returns a stage of a model, each of so many blocks. Raises ValueError if they do not make the
-    model."""
+    """Returns a stage of a model with given numbers of blocks per stage. Raises ValueError if their
+    sum differs from the model's."""
     whole = len(blocks_of(model))
     if len(counts) != stages or sum(counts) != whole or min(counts) < 1:
         raise ValueError(

@@ -66,7 +66,8 @@ def test_what_cannot_be_built_is_named() -> None:
         lay_out(parse_cluster(HEAD + three))
 
 
-# Two devices of pool a talk over the lan, with b over the thin network: one interface, two ports.
+# Two devices of pool a communicate over the lan, and with b over the low-bandwidth network: one
+# interface, two ports.
 def test_a_node_in_two_networks_has_a_port_for_each() -> None:
     two = """
 nodes:

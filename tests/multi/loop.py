@@ -98,7 +98,7 @@ class Evaluated(medley.Callback):
 
 
 def is_now(trainer: medley.Trainer, steps: int) -> bool:
-    """Whether this process is the first, and all evaluate after so many steps."""
+    """Returns whether this process is the first, and all evaluate after this many steps."""
     return trainer.is_first and trainer.steps == steps
 
 

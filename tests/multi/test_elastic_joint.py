@@ -112,7 +112,7 @@ def check(folder: Path, name: str, steps: int = STEPS) -> dict[str, Any]:
 
 
 def state_after(name: str, steps: int) -> dict[str, torch.Tensor]:
-    """Returns parameters and buffers after so many steps of one device."""
+    """Returns parameters and buffers of one device after this many steps."""
     trainer = test_joint.trainer_of(name, ["one"])
     test_joint.run(name, trainer, range(steps))
     return trainer.parameters() | trainer.buffers()

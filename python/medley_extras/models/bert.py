@@ -62,7 +62,8 @@ class Bert(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, labels: Tensor
     ) -> Tensor:
-        """Takes i64 [b, s]. attention_mask is 0 at padding; labels of -100 are ignored."""
+        """Takes i64 [b, s]; returns the loss []. attention_mask is 0 at padding; labels of -100 are
+        ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.tokens(input_ids) + self.positions(places) + self.kinds(token_type_ids)
         x = self.dropout(self.norm(x))

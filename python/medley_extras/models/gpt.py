@@ -117,7 +117,7 @@ class GPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """input_ids, labels i64 [b, s]; labels of -100 are ignored."""
+        """Takes input_ids, labels i64 [b, s]; returns the loss []. Labels of -100 are ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.dropout(self.tokens(input_ids) + self.positions(places))
         for block in self.blocks:

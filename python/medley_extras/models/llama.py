@@ -133,7 +133,7 @@ class Llama(nn.Module):
         return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """input_ids, labels i64 [b, s]; labels of -100 are ignored."""
+        """Takes input_ids, labels i64 [b, s]; returns the loss []. Labels of -100 are ignored."""
         x = self.tokens(input_ids)
         cos, sin = self.angles(input_ids.shape[1], x)
         for block in self.blocks:

@@ -39,7 +39,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(config.width, config.outputs)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        """x [b, inputs], target [b, outputs]."""
+        """Takes x [b, inputs], target [b, outputs]; returns the loss []."""
         for layer in self.layers:
             x = F.relu(layer(x))
         return F.mse_loss(self.head(x), target)

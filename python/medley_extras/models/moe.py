@@ -148,7 +148,7 @@ class MoE(nn.Module):
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """input_ids, labels i64 [b, s]; labels of -100 are ignored."""
+        """Takes input_ids, labels i64 [b, s]; returns the loss []. Labels of -100 are ignored."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.tokens(input_ids) + self.positions(places)
         loads: list[Tensor] = []

@@ -80,7 +80,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inputs, config.classes)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """images [b, 3, image, image], labels i64 [b]."""
+        """Takes images [b, 3, image, image], labels i64 [b]; returns the loss []."""
         x = F.relu(self.stem(images), inplace=True)
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         x = F.adaptive_avg_pool2d(self.blocks(x), 1).flatten(1)

@@ -75,7 +75,7 @@ class VGG(nn.Module):
         )
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """images [b, 3, image, image], labels i64 [b]."""
+        """Takes images [b, 3, image, image], labels i64 [b]; returns the loss []."""
         return F.cross_entropy(self.classifier(self.features(images).flatten(1)), labels)
 
 

@@ -57,7 +57,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(config.width, config.classes)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """images [b, 3, image, image], labels i64 [b]."""
+        """Takes images [b, 3, image, image], labels i64 [b]; returns the loss []."""
         x = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
         x = self.dropout(x + self.positions)

@@ -174,7 +174,7 @@ class LoweredOp:
         return self.step(what, json.dumps(plan))
 
     def cut_operands(self, states: dict[str, str], label: int, part: str) -> None:
-        """Operands with the composite label are stored cut, so that the op has to be expanded."""
+        """Stores operands with the composite label cut, so that the op must be expanded."""
         for slot, dims in zip(self.case.slots, self.instance.operands, strict=True):
             for d, labels in enumerate(dims):
                 if label in labels and f"x{slot}" in states:
