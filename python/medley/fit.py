@@ -54,7 +54,7 @@ class Settings:
     """The settings of `fit`. `Trainer.fit` documents most of them.
 
     Example:
-        settings = Settings(epochs=3, output="runs/1", save_every=100)
+        settings = Settings(epochs=3, output=Path("runs/1"), save_every=100)
         fitted = fit(trainer, loader, settings)
     """
 

@@ -38,7 +38,7 @@ class Objective:
 
     Example:
         graph = medley.capture(model, batch, loss="critic_loss", train="critic.*")
-        plan = medley.plan(graph, "cluster.yaml")
+        plan = medley.plan(graph, "cluster.yaml", global_batch=64)
         critic = medley.Objective(graph, plan, medley.Adam(lr=1e-4))
     """
 

@@ -197,7 +197,7 @@ class Groups(Optimizer):
     Example:
         matrices = lambda name, shape: len(shape) == 2
         groups = [(matrices, medley.Muon(lr=2e-2)), ("*", medley.AdamW(lr=3e-4))]
-        optimizer = medley.Groups(groups, max_norm=1.0)
+        optimizer = medley.Groups(groups=groups, max_norm=1.0)
     """
 
     groups: Sequence[tuple[Match, Optimizer]]
