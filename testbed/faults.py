@@ -226,7 +226,7 @@ class Run:
         time.sleep(max(0.0, min(_LOOK_SECONDS, end - time.monotonic())) or _LOOK_SECONDS)
 
     def _hit(self) -> None:
-        """Starts a fault of a member without one. If all have one, it waits."""
+        """Starts a fault of the least hit member without one. If all have one, it waits."""
         kinds = self._options.kinds
         kind = kinds[len(self._faults) % len(kinds)]
         while not (whole := self._whole()):

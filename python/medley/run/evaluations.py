@@ -1,6 +1,6 @@
 """Evaluation in an elastic run: all processes run each evaluation once, and tolerate node losses.
 An unfinished evaluation continues in the next generation with the current batch, under the new
-plan. No process joins meanwhile."""
+plan. A process that can wait joins later."""
 
 from __future__ import annotations
 

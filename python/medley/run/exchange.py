@@ -71,7 +71,7 @@ def use(peers: Members) -> None:
 @contextlib.contextmanager
 def reordered(order: Sequence[int] | None) -> Iterator[None]:
     """Gives processes other ranks inside the block: the place in `order`, which lists the outer
-    ranks. By default it is the outer rank."""
+    ranks. None gives the outer rank."""
     before = _peers[0]
     own = before.peers if isinstance(before, Reordered) else before
     _peers[0] = own if order is None else Reordered(own, order)

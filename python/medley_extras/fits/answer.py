@@ -86,7 +86,7 @@ class Place:
         self._known, self._failed = set[str](), set[str]()
 
     def lacks(self, kept: int) -> int:
-        """Returns the persistent bytes of a model that exceed every GPU."""
+        """Returns the bytes by which a model's persistent state exceeds the memory of all GPUs."""
         return max(0, kept - sum(self._memory))
 
     def _strategies(self, kept: int) -> tuple[str, ...]:
