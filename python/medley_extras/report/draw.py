@@ -22,10 +22,24 @@ STAGES = [
 ]
 ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # ops that run once per step
 WAITS = "#eeeeee"
-OTHERS = "#d8cfe6"  # ops of other pipelines
-KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # communication
-PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # colors of memory
-PARTS += ["#ffc98b", "#6b46b0", "#14b8a6", "#b0b0b0"]
+OTHERS = "#d8cfe6"  # of that, for other pipelines
+# Each kind of communication has one color, in all figures.
+COMMUNICATION = {
+    "all_reduce": "#a855f7",
+    "all_gather": "#14b8a6",
+    "reduce_scatter": "#eab308",
+    "all_to_all": "#0ea5e9",
+    "transfer": "#84cc16",
+    "relay": "#ef4444",
+}
+TRAFFIC = "#64748b"  # of all kinds together
+PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
+PARTS += ["#ffc98b", "#6b46b0", "#5f7d95", "#b0b0b0"]
+INK, GRID, MUTED, STROKE = "#222", "#e5e5e5", "#777", "#555"
+PAPER = "rgba(0,0,0,0)"  # that of the page
+# Colors on dark screens. All others are legible on both.
+DARK = {INK: "#e4e7ea", GRID: "#343a42", MUTED: "#a3adb8", STROKE: "#aab4be", "white": "#16181d"}
+DARK |= {WAITS: "#363c45", OTHERS: "#51476a", "#b8c4ce": "#5d6873"}
 MOST_BARS = 20_000
 DEVICE_HEIGHT = 46
 EDGE = {"color": "white", "width": 0.5}  # between adjacent bars
@@ -92,7 +106,7 @@ def draw_rows(
     """Returns a figure of `count` rows of bars, the first one at the top."""
     return draw_figure(
         data,
-        height=110 + row_height * count,
+        height=94 + row_height * count,
         xaxis={"title": {"text": title}},
         yaxis={"autorange": "reversed"},
         **layout,
@@ -101,27 +115,28 @@ def draw_rows(
 
 def draw_figure(data: list[Figure], height: int, **layout: Any) -> Figure:
     names = {"xaxis", "yaxis", *(name for name in layout if name.startswith("yaxis"))}
+    # Ticks are not seen; they keep the labels of both axes apart.
     axes = {
-        name: {"automargin": True, "gridcolor": "#e5e5e5", **layout.pop(name, {})}
+        name: {
+            "automargin": True,
+            "gridcolor": GRID,
+            "ticks": "outside",
+            "ticklen": 6,
+            "tickcolor": PAPER,
+            **layout.pop(name, {}),
+        }
         for name in sorted(names)
     }
     return {
         "data": data,
         "layout": {
             "height": height,
-            "margin": {"l": 20, "r": 20, "t": 40, "b": 50},
-            "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
-            "plot_bgcolor": "white",
-            "paper_bgcolor": "white",
+            "margin": {"l": 20, "r": 20, "t": 24, "b": 50},
+            "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
+            "plot_bgcolor": PAPER,
+            "paper_bgcolor": PAPER,
             "hovermode": "closest",
-            "legend": {
-                "orientation": "h",
-                "y": 1,
-                "yanchor": "bottom",
-                "x": 0,
-                "traceorder": "normal",
-            },
-            "showlegend": len(data) > 1,
+            "showlegend": len(data) > 1,  # the page draws it above the figure
             **axes,
             **layout,
         },
@@ -134,8 +149,8 @@ def safe(text: str) -> str:
 
 
 def mark(x: float, text: str) -> Figure:
-    """Returns a dashed line at x with a text above the figure."""
-    line = {"dash": "dash", "color": "#555"}
+    """A dashed line at x with a text above the figure."""
+    line = {"dash": "dash", "color": STROKE}
     shape = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
     note = {"x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text}
     return {"shapes": [shape], "annotations": [note]}

@@ -8,18 +8,21 @@ from typing import Any
 
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import (
+    COMMUNICATION,
     DEVICE_HEIGHT,
     EDGE,
     INSIDE,
-    KINDS,
     MOST_BARS,
+    MUTED,
     ONCE,
     OTHERS,
     PARTS,
     SIZES,
     STACK,
     STAGES,
+    STROKE,
     TIMES,
+    TRAFFIC,
     WAITS,
     Figure,
     Unit,
@@ -52,16 +55,15 @@ def timeline(content: Content, trace: Trace) -> Figure:
         for event in (e for e in events if not e.computes and e.end > e.start):
             groups.setdefault(event.category, []).append((row + 0.36, event))
     least = step / 4000 if sum(map(len, groups.values())) > MOST_BARS else 0
-    kinds = sorted({e.category for bars in groups.values() for _, e in bars if not e.computes})
     data = []
     for name in sorted(groups, key=lambda name: _order(groups[name][0][1], name)):
         bars = [(y, event) for y, event in groups[name] if event.end - event.start >= least]
         if bars:
-            data.append(_bars(name, bars, unit, _bar_color(content, bars[0][1], kinds)))
+            data.append(_bars(name, bars, unit, _bar_color(content, bars[0][1])))
     devices = [seat.device for seat in content.seats]
     return draw_figure(
         data,
-        height=110 + DEVICE_HEIGHT * len(devices),
+        height=94 + DEVICE_HEIGHT * len(devices),
         barmode="overlay",
         uniformtext={"mode": "hide", "minsize": 8},
         shapes=_between_pipelines(content),
@@ -86,8 +88,8 @@ def _group(event: Event, stage: str) -> str:
 
 
 def _between_pipelines(content: Content) -> list[Figure]:
-    """Returns lines between the devices of adjacent pipelines."""
-    line = {"color": "#555", "width": 1}
+    """Lines between the devices of one pipeline and those of the next."""
+    line = {"color": STROKE, "width": 1}
     pairs = zip(content.seats, content.seats[1:], strict=False)
     return [
         {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
@@ -103,9 +105,9 @@ def _order(event: Event, name: str) -> tuple[int, str]:
     return place, name.replace("forward", "a")  # sorts before backward
 
 
-def _bar_color(content: Content, event: Event, kinds: list[str]) -> str:
+def _bar_color(content: Content, event: Event) -> str:
     if not event.computes:
-        return KINDS[kinds.index(event.category) % len(KINDS)]
+        return COMMUNICATION.get(event.category, TRAFFIC)
     if event.category in ("forward", "backward"):
         stage = next(seat.stage for seat in content.seats if seat.device == event.device)
         return color(stage, event.category == "backward")
@@ -291,7 +293,7 @@ def traffic(content: Content) -> Figure:
     bar = draw_bars(
         [link["bytes"] / unit.size for link in links],
         [link["link"] for link in links],
-        {"color": KINDS[0]},
+        {"color": TRAFFIC},
         [f"{link['busy_seconds'] / step:.1%} busy" for link in links],
         textposition="auto",
         hovertext=[
@@ -314,16 +316,15 @@ def strategies(content: Content) -> Figure:
         [step / unit.size for step in steps],
         names,
         {"color": ["#1d74b5", *("#b8c4ce" for _ in rows)]},
-        [f"{said(step, TIMES)}, {step / best:.2f}x the best" for step in steps],
-        textposition="outside",
-        cliponaxis=False,
+        [said(step, TIMES) for step in steps],
+        textposition="inside",
+        insidetextanchor="start",
+        hovertext=[f"{said(step, TIMES)}, {step / best:.2f}x the best" for step in steps],
     )
     figure = draw_rows([bar], len(names), f"predicted step [{unit.name}]")
-    # Space for the texts after the bars, which the bound must not cross.
-    figure["layout"]["xaxis"]["range"] = [0, 1.35 * max(steps) / unit.size]
     bound = content.compared["lower_bound_ns"] / unit.size
     if bound > 0:
-        figure["layout"] |= mark(bound, "lower bound of the search")
+        figure["layout"] |= mark(bound, "lower bound")
     return figure
 
 
@@ -332,7 +333,7 @@ def strategies(content: Content) -> Figure:
 
 def _device_labels(content: Content) -> list[str]:
     return [
-        f"{safe(seat.device)}<br><span style='color:#777'>"
+        f"{safe(seat.device)}<br><span style='color:{MUTED}'>"
         + (f"stage {seat.name}, " if content.num_stages > 1 else "")
         + f"{safe(seat.kind)}</span>"
         for seat in content.seats

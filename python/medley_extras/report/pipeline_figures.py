@@ -6,9 +6,10 @@ from typing import Any
 
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import (
+    COMMUNICATION,
     EDGE,
     INSIDE,
-    KINDS,
+    MUTED,
     SIZES,
     TIMES,
     Figure,
@@ -60,7 +61,9 @@ def pipelines(content: Content) -> Figure:
 def _pipeline_label(content: Content, pipeline: int) -> str:
     row = content.explained["pipelines"][pipeline]
     last = row["first_row"] + row["rows"] - 1
-    return f"pipeline {pipeline}<br><span style='color:#777'>rows {row['first_row']}-{last}</span>"
+    return (
+        f"pipeline {pipeline}<br><span style='color:{MUTED}'>rows {row['first_row']}-{last}</span>"
+    )
 
 
 def relays(content: Content) -> Figure:
@@ -104,7 +107,7 @@ def _relay_bars(found: list[dict[str, Any]], unit: Unit) -> Figure:
     return draw_bars(
         [(r["ends_nanoseconds"] - r["begins_nanoseconds"]) / unit.size for r in found],
         ["relay " + " + ".join(relay["stages"]) for relay in found],
-        {"color": KINDS[0], "line": EDGE},
+        {"color": COMMUNICATION["relay"], "line": EDGE},
         ["" for _ in found],
         name="relays",
         base=[relay["begins_nanoseconds"] / unit.size for relay in found],
@@ -155,7 +158,10 @@ def in_flight_over_time(content: Content) -> Figure:
     return draw_figure(
         data,
         height=120 + 120 * count,
-        xaxis={"title": {"text": f"time in the step [{unit.name}]"}},
+        xaxis={
+            "title": {"text": f"time in the step [{unit.name}]"},
+            "anchor": _axis("y", count - 1),  # below the last one
+        },
         **axes,
     )
 
