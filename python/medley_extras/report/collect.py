@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ class Content:
     predicted: Trace
     compared: dict[str, Any] | None = None
     measured: Trace | None = None
+    model: str = "a model"
 
     @functools.cached_property
     def seats(self) -> list[Seat]:
@@ -98,6 +100,12 @@ class Content:
         ]
 
 
+def model_of(graph: str) -> str:
+    """Returns the name of the model in the text of a graph."""
+    found = re.search(r'^graph "((?:[^"\\]|\\.)+)"$', graph[:10_000], re.MULTILINE)
+    return found[1] if found else "a model"
+
+
 def parse_json(text: str, path: str) -> Any:
     """Returns the value of a JSON text. Raises ValueError naming the file."""
     try:
@@ -133,6 +141,7 @@ def collect(
         predicted,
         ask(["compare", graph, cluster, "--global-batch", rows, *costs]) if compare else None,
         measured,
+        model_of(read_text(graph)),
     )
     if measured is not None:
         _check_devices(content, measured, ", ".join(str(path) for path in traces))

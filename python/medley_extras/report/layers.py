@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from medley.cli.core import ask
 from medley.files import read_text
 from medley_extras.report.collect import parse_json
 from medley_extras.report.draw import (
+    INSIDE,
     ONCE,
     PARTS,
     SIZES,
@@ -24,7 +26,8 @@ from medley_extras.report.draw import (
     said,
     unit_for,
 )
-from medley_extras.report.page import Section, document, html_table, html_tiles
+from medley_extras.report.headline import title
+from medley_extras.report.page import Head, Section, document, html_table, html_tiles
 
 STANDS_STILL = "#d8cfe6"
 
@@ -72,8 +75,30 @@ def collect_layers(plan: str, layers: str, cluster: str, compare: bool) -> Layer
 
 def layers_page(content: LayerContent, plotly: str) -> str:
     """Returns the whole file. `plotly`: the text of plotly.js."""
+    devices = sum(row["devices"] for row in content.memory)
+    step = content.simulated["step_nanoseconds"]
+    head = title(Path(content.files["layers"]).stem, devices, step)
     tiles = html_tiles(_tiles(content))
-    return document(content.summary, content.files, tiles, layer_sections(content), plotly)
+    parts = Head(head, f"{content.summary} {_reason(content)}", tiles)
+    return document(parts, content.files, layer_sections(content), plotly)
+
+
+def _reason(content: LayerContent) -> str:
+    """Returns the rank of the plan among those of the planner."""
+    if content.compared is None:
+        return "Run `medley report` with `--compare` to rank this plan among others."
+    step = content.simulated["step_nanoseconds"]
+    plans = [row for row in content.compared["plans"] if "infeasible" not in row]
+    if not plans:
+        return ""
+    best = min(plans, key=lambda row: row["simulated"]["step_nanoseconds"])
+    shortest = best["simulated"]["step_nanoseconds"]
+    if shortest < step:
+        return (
+            f"{best['name']} is {step / shortest:.2f}x faster than this plan, "
+            f"{said(shortest, TIMES)} per step."
+        )
+    return f"No plan of {len(plans)} that fit is faster; the next is {best['name']}."
 
 
 def layer_sections(content: LayerContent) -> list[Section]:
@@ -82,21 +107,22 @@ def layer_sections(content: LayerContent) -> list[Section]:
         Section(
             "stages",
             "Stages on devices",
-            "Who computes what, by measured layers. Replicas divide the rows of a micro-batch, the "
-            "devices of a replica its layers.",
+            "Stages of measured layers. Replicas divide the rows of a micro-batch, the devices of "
+            "a replica its layers.",
             _stages(content),
         ),
         Section(
             "times",
             "Where the time goes",
-            "Of one step. A stage stands still while it sends or receives, where transfers block "
-            "(`blocking` of the table), and waits for other stages otherwise.",
+            "The time of one step. If transfers block (`blocking` of the table), a stage is idle "
+            "while it sends or receives. Otherwise it waits for other stages only.",
             figure=_times(content),
         ),
         Section(
             "memory_at_peak",
-            "What fills the memory when it is fullest",
-            "Of each device of a stage. What a run takes beyond its layers is in the table.",
+            "Memory at the peak",
+            "The memory of each device of a stage. `fixed` of the table is what a run takes beyond "
+            "its layers.",
             figure=_memory(content),
         ),
     ]
@@ -105,7 +131,7 @@ def layer_sections(content: LayerContent) -> list[Section]:
             Section(
                 "strategies",
                 "Plans side by side",
-                "For the same table, cluster and rows." + _left_out(content.compared),
+                "Plans for the same table, cluster and rows." + _left_out(content.compared),
                 _plans(content.compared),
             )
         )
@@ -122,8 +148,8 @@ def _tiles(content: LayerContent) -> list[tuple[str, str]]:
         (f"{simulated['bubble']:.1%}", "of their time stages wait (bubble)"),
         (
             said(fullest["peak_bytes"], SIZES),
-            f"on each device of stage {fullest['stage']}, the fullest: of "
-            f"{said(fullest['available_bytes'], SIZES)}",
+            f"most memory, of {said(fullest['available_bytes'], SIZES)} on each device of stage "
+            f"{fullest['stage']}",
         ),
     ]
 
@@ -172,6 +198,7 @@ def _stack(
                 f"{escape(stage)}: {name} {said(value, units)}"
                 for stage, value in zip(content.names, values, strict=True)
             ],
+            **INSIDE,
         )
         for name, fill, values in parts
         if any(values)
@@ -189,7 +216,7 @@ def _times(content: LayerContent) -> Figure:
         ("forward", STAGES[0][0], forward),
         ("backward", STAGES[0][1], backward),
         (
-            "stands still for transfers",
+            "blocked by transfers",
             STANDS_STILL,
             [s["busy_nanoseconds"] - c for s, c in zip(stages, computes, strict=True)],
         ),

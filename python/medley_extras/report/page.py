@@ -5,48 +5,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from html import escape
 from typing import Any, NamedTuple
 
-from medley_extras.report import figures, pipeline_figures
+from medley_extras.report import cluster, figures, headline, pipeline_figures
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import SIZES, TIMES, Figure, color, said
+from medley_extras.report.style import SCRIPT, STYLE
 from medley_extras.report.trace import in_flight
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto;
-  padding: 0 1.2em; }
-h1 { font-size: 1.6em; margin-bottom: 0; }
-h2 { font-size: 1.2em; margin: 2.2em 0 0; border-top: 1px solid #ddd; padding-top: 1em; }
-p.note { color: #666; margin: .2em 0 .6em; max-width: 60em; }
-.tiles { display: flex; flex-wrap: wrap; gap: .8em; margin: 1.2em 0; }
-.tile { border: 1px solid #ddd; border-radius: 6px; padding: .6em 1em; }
-.tile b { display: block; font-size: 1.35em; }
-.tile span { color: #666; font-size: .9em; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: .6em 0; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .25em .8em; border-bottom: 1px solid #e5e5e5;
-  white-space: nowrap; }
-th { color: #666; font-weight: 500; }
-th.text, td.text { text-align: left; }
-.chip { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
-"""
-
+DASHES = {"solid": "none", "dash": "6 3", "dot": "2 2", "dashdot": "6 2 2 2"}
 MOST_NAMES = 8
-MUCH = 0.2  # share of a step, or of a device's memory
-
-# Shows errors in the page itself, for readers and for a test.
-SCRIPT = """
-let drawn = 0;
-window.onerror = (message) => { document.body.dataset.error = message; };
-Promise.all(Array.from(document.querySelectorAll("script.figure"), (source) => {
-  const figure = JSON.parse(source.textContent);
-  const options = {responsive: true, displayModeBar: false};
-  return Plotly.newPlot(source.previousElementSibling, figure.data, figure.layout, options)
-    .then(() => { drawn += 1; });
-})).then(() => { document.body.dataset.drawn = drawn; })
-  .catch((error) => { document.body.dataset.error = error; });
-"""
+LONG = 24  # characters of a cell that may take several lines
+MUCH = 0.2  # of a step, or of a device's memory
 
 
 class Section(NamedTuple):
@@ -59,34 +31,48 @@ class Section(NamedTuple):
     figure: Figure | None = None
 
 
+class Head(NamedTuple):
+    """The part of a page above its sections."""
+
+    title: str
+    reason: str
+    tiles: str  # HTML, as `banner`
+    banner: str = ""
+
+
 def page(content: Content, plotly: str) -> str:
     """Returns the whole file. `plotly`: the text of plotly.js."""
-    summary = content.explained["summary"]
-    return document(summary, content.files, _tiles(content), sections(content), plotly)
+    step = content.simulated["step_nanoseconds"]
+    title = headline.title(content.model, len(content.seats), step)
+    reason = f"{content.explained['summary']} {headline.reason(content)}"
+    head = Head(title, reason, _tiles(content), headline.banner(content))
+    return document(head, content.files, sections(content), plotly)
 
 
-def document(
-    summary: str, paths: dict[str, str], tiles: str, parts: list[Section], plotly: str
-) -> str:
-    """Returns one HTML file of these parts. `tiles` is HTML."""
-    title = summary.rstrip(".")
+def document(head: Head, paths: dict[str, str], parts: list[Section], plotly: str) -> str:
+    """Returns one HTML file of these parts."""
+    title = escape(head.title)
     files = " &middot; ".join(
         f"{escape(what)} <code>{escape(path)}</code>" for what, path in paths.items()
     )
+    links = "".join(f'<li><a href="#{p.name}">{escape(p.title)}</a></li>' for p in parts)
     body = "\n".join(_section(section) for section in parts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
+<title>{title}</title>
 <style>{STYLE}</style>
 <script>{plotly}</script>
 </head>
 <body>
-<h1>{escape(title)}</h1>
+<h1>{title}</h1>
 <p class="note">{files}</p>
-{tiles}
+<p class="reason">{_with_code(head.reason)}</p>
+{head.banner}
+<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>
+{head.tiles}
 {body}
 <script>{SCRIPT}</script>
 </body>
@@ -94,32 +80,20 @@ def document(
 """
 
 
+def _with_code(text: str) -> str:
+    """Returns a text as HTML; what stands between backquotes is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def sections(content: Content) -> list[Section]:
     """Returns the sections of the page in order."""
     several = content.num_stages > 1
     found = [
         Section(
-            "stages",
-            "Stages on devices" if several else "Devices",
-            (
-                "Who computes what. A stage is a range of the model's layers; the devices of a "
-                "stage divide its rows or its tensors."
-                if several
-                else "All devices compute the whole model, each its rows or its part of the "
-                "tensors."
-            )
-            + _not_used(content),
-            _stages(content),
-        ),
-        *_pipelines(content),
-        _sharded(content),
-        *_next_best(content),
-        Section(
             "timeline",
             "One step, as predicted",
-            "Above for each device what it computes, the number is the micro-batch; the thin bar "
-            "below is what it sends and receives at the same time. Light: forward, dark: backward. "
-            "Drag to zoom, double-click to go back, hover for names and times.",
+            "Top bar: compute (number = micro-batch). Thin bar: communication. Light: forward, "
+            "dark: backward. Drag to zoom, double-click to reset, hover for names and times.",
             figure=figures.timeline(content, content.predicted),
         ),
     ]
@@ -128,8 +102,8 @@ def sections(content: Content) -> list[Section]:
             Section(
                 "measured_timeline",
                 "The same step, as measured",
-                "On the same scale. Traces of several processes begin each with its own first "
-                "event: their clocks are not compared.",
+                "On the same scale. The trace of each process begins with its first event. The "
+                "clocks of processes are not compared.",
                 figure=figures.timeline(content, content.measured),
             )
         )
@@ -137,30 +111,31 @@ def sections(content: Content) -> list[Section]:
             Section(
                 "measured",
                 "Predicted against measured",
-                "A difference in computing is one of the times of ops: profile, or profile again. "
-                "A difference in waiting alone is one of the network.",
+                "If computing differs, the times of ops do: profile them, or profile them again. "
+                "If only waiting differs, the network does.",
                 _measured(content),
             )
         )
     found += [
+        _cluster(content),
         Section(
             "times",
             "Where the time goes",
-            "Waits: the device stands still, for a communication, another stage or the end of "
-            "the step. The bubble of a pipeline is the part of it without communication.",
+            "Waits: the device is idle until a communication, another stage or the step ends. "
+            "The bubble of a pipeline is the part of it without communication.",
             figure=figures.times(content),
         ),
         *_in_flight(content),
         Section(
             "memory",
             "Memory over the step",
-            "Bytes of tensors that are alive. An allocator needs a little more.",
+            "Bytes of tensors that are alive. An allocator needs a little more memory.",
             figure=figures.memory_over_time(content),
         ),
         Section(
             "memory_at_peak",
-            "What fills the memory when it is fullest",
-            "By what the tensors are for.",
+            "Memory at the peak",
+            "By use of the tensors, at the time at which the device needs the most memory.",
             figure=figures.memory_at_peak(content),
         ),
         Section(
@@ -175,7 +150,7 @@ def sections(content: Content) -> list[Section]:
             Section(
                 "traffic",
                 "Traffic by link",
-                "Each direction of each link; first those that are busy longest.",
+                "One bar per direction of a link, the busiest link first.",
                 figure=figures.traffic(content),
             )
         )
@@ -184,14 +159,32 @@ def sections(content: Content) -> list[Section]:
             Section(
                 "strategies",
                 "Strategies side by side",
-                "What each strategy finds for the same graph, cluster and rows, simulated the same "
-                "way.",
+                "The best plan of each strategy for the same graph, cluster and rows, by the same "
+                "simulator.",
                 _strategies(content),
                 figures.strategies(content),
             )
         )
+    found += [
+        Section(
+            "stages",
+            "Stages on devices" if several else "Devices",
+            (
+                "A stage is a range of the model's layers. The devices of a stage divide its rows "
+                "or its tensors."
+                if several
+                else "All devices compute the whole model, each its rows or its part of the "
+                "tensors."
+            )
+            + _not_used(content),
+            _stages(content),
+        ),
+        *_pipelines(content),
+        _sharded(content),
+        *_next_best(content),
+    ]
     if steps := _next_steps(content):
-        found.append(Section("next", "What to try next", "", _list(steps)))
+        found.append(Section("next", "Next steps", "", _list(steps)))
     return found
 
 
@@ -200,7 +193,18 @@ def _not_used(content: Content) -> str:
     if not names:
         return ""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" Left out, without any work: {', '.join(names[:MOST_NAMES])}{more}."
+    return f" Devices without work: {', '.join(names[:MOST_NAMES])}{more}."
+
+
+def _cluster(content: Content) -> Section:
+    fills = {seat.device: color(seat.stage) for seat in content.seats}
+    note = (
+        "Nodes, their devices with memory, and the networks between them. Bandwidth is that of one "
+        "direction. The color is that of the stage; a dashed device has no work."
+    )
+    return Section(
+        "cluster", "Cluster", note, cluster.draw(cluster.look(content.files["cluster"]), fills)
+    )
 
 
 def _pipelines(content: Content) -> list[Section]:
@@ -211,10 +215,9 @@ def _pipelines(content: Content) -> list[Section]:
             Section(
                 "pipelines",
                 "Pipelines",
-                "Each computes the whole model for rows of its own, with cuts and devices of its "
-                "own. The table: until when it goes backward, how much of their time its devices "
-                "wait for its own stages and for other pipelines, and what its stages send each "
-                "other in a step.",
+                "Each pipeline computes the whole model for its own rows, with its own cuts and "
+                "devices. The table has the end of its backward phase, the idle time of its "
+                "devices, and the traffic between its stages in a step.",
                 _pipeline_table(content),
                 pipeline_figures.pipelines(content),
             )
@@ -225,8 +228,8 @@ def _pipelines(content: Content) -> list[Section]:
                 "relays",
                 "Gradients that stages share",
                 "Stages that hold the same layers sum their gradients, each as soon as it is "
-                "done. What lies left of the dashed line is hidden: some stage still goes "
-                "backward. What lies right of it makes the step longer.",
+                "done. Bars left of the dashed line are overlapped: some stage still goes "
+                "backward. Bars right of it make the step longer.",
                 _shared(content),
                 pipeline_figures.relays(content),
             )
@@ -246,10 +249,11 @@ def _next_best(content: Content) -> list[Section]:
     if not rows:
         return []
     note = (
-        "The step if that layer alone had to be sharded otherwise, and all else as suits it best."
+        "The step if that layer alone were sharded in its next-best way, with the best choices for "
+        "all other layers."
     )
     table = html_table(["layer", "now", "next best", "step", "slowdown"], rows, 3)
-    return [Section("next_best", "What each choice is worth", note, table)]
+    return [Section("next_best", "Value of each choice", note, table)]
 
 
 def _in_flight(content: Content) -> list[Section]:
@@ -260,7 +264,8 @@ def _in_flight(content: Content) -> list[Section]:
         Section(
             "in_flight",
             "Micro-batches in flight",
-            "Forward call begun, backward call not ended: each keeps its activations that long.",
+            "A micro-batch keeps its activations from the begin of its forward call to the end of "
+            "its backward call.",
             figure=pipeline_figures.in_flight_over_time(content),
         )
     ]
@@ -270,22 +275,16 @@ def _next_steps(content: Content) -> list[str]:
     """Returns advice derived from these numbers, as HTML."""
     simulated, steps = content.simulated, []
     step = simulated["step_nanoseconds"]
-    sources = simulated["ops_by_source"]
-    if sources.get("analytic", 0) > 0:
-        steps.append(
-            f"The times of {sources['analytic']:,} of {sum(sources.values()):,} ops are from data "
-            "sheets: <code>medley profile</code> measures them."
-        )
     waits = {seat.device: seat.simulated["waits_nanoseconds"] / step for seat in content.seats}
     device = max(waits, key=lambda name: waits[name])
     if waits[device] > MUCH:
         steps.append(
             f"{escape(device)} waits {waits[device]:.0%} of the step: "
             + (
-                "<code>medley simulate --schedules all</code> says what other schedules come to, "
-                "and more micro-batches make a shorter bubble."
+                "<code>medley simulate --schedules all</code> compares schedules, and more "
+                "micro-batches make the bubble shorter."
                 if content.num_stages > 1
-                else "<code>medley compare</code> says what other strategies come to."
+                else "<code>medley compare</code> compares strategies."
             )
         )
     fullest = max(
@@ -293,13 +292,13 @@ def _next_steps(content: Content) -> list[str]:
     )
     if fullest.memory["peak_bytes"] > (1 - MUCH / 2) * fullest.memory["available_bytes"]:
         steps.append(
-            f"{escape(fullest.device)} is nearly full: <code>medley memory</code> says of what, "
-            "and more micro-batches, or <code>recompute</code> in the plan, need less."
+            f"The memory of {escape(fullest.device)} is nearly full: <code>medley memory</code> "
+            "lists its uses. More micro-batches, or <code>recompute</code> in the plan, need less."
         )
     if content.measured is None:
         steps.append(
-            "Run it with <code>trace=True</code> and give the trace to <code>--trace</code>: the "
-            "report then shows predicted against measured."
+            "Run the plan with <code>trace=True</code> and give the trace to <code>--trace</code>: "
+            "the report then compares the prediction with the measured step."
         )
     return steps
 
@@ -313,11 +312,33 @@ def _section(section: Section) -> str:
     if section.figure is not None:
         text = json.dumps(section.figure).replace("</", "<\\/")
         kind = 'type="application/json" class="figure"'
-        plot = f'<div class="plot"></div><script {kind}>{text}</script>'
+        plot = f'{_legend(section.figure)}<div class="plot"></div><script {kind}>{text}</script>'
     return (
         f'<section id="{section.name}"><h2>{escape(section.title)}</h2>'
         f'<p class="note">{escape(section.note)}</p>{section.table}{plot}</section>'
     )
+
+
+def _legend(figure: Figure) -> str:
+    """Returns the legend of a figure; each entry hides its bars or lines, or shows them again."""
+    if not figure["layout"]["showlegend"]:
+        return ""
+    entries = []
+    for number, trace in enumerate(figure["data"]):
+        mark = (
+            f'<rect width="20" height="12" rx="2" fill="{trace.get("marker", {}).get("color")}"/>'
+        )
+        if "line" in trace:
+            dash = DASHES[trace["line"].get("dash", "solid")]
+            mark = (
+                f'<path d="M0 6H20" stroke="{trace["line"]["color"]}" stroke-width="3"'
+                f' stroke-dasharray="{dash}"/>'
+            )
+        entries.append(
+            f'<button type="button" aria-pressed="true" data-trace="{number}">'
+            f'<svg viewBox="0 0 20 12" aria-hidden="true">{mark}</svg>{trace["name"]}</button>'
+        )
+    return f'<div class="figure-legend">{"".join(entries)}</div>'
 
 
 def _tiles(content: Content) -> str:
@@ -327,9 +348,6 @@ def _tiles(content: Content) -> str:
     fullest = max(
         content.seats, key=lambda seat: seat.memory["peak_bytes"] / seat.memory["available_bytes"]
     ).memory
-    by_source = simulated["ops_by_source"]
-    all_ops = sum(by_source.values())
-    measured = all_ops - by_source.get("analytic", 0)
     tiles = [(said(step, TIMES), "predicted step")]
     if content.measured is not None:
         span = content.measured.span
@@ -340,9 +358,8 @@ def _tiles(content: Content) -> str:
         (f"{sum(waits) / len(waits) / step:.1%}", "of their time devices wait"),
         (
             said(fullest["peak_bytes"], SIZES),
-            f"on {fullest['device']}, the fullest: of {said(fullest['available_bytes'], SIZES)}",
+            f"most memory, of {said(fullest['available_bytes'], SIZES)} on {fullest['device']}",
         ),
-        (f"{measured:,} of {all_ops:,}", "ops with measured times, the rest from data sheets"),
     ]
     if "bubble_share" in simulated:
         tiles.append((f"{simulated['bubble_share']:.1%}", "of their time idle (pipeline bubble)"))
@@ -352,7 +369,7 @@ def _tiles(content: Content) -> str:
 def html_tiles(tiles: list[tuple[str, str]]) -> str:
     """Returns labelled numbers as HTML."""
     return (
-        '<div class="tiles">'
+        f'<div class="tiles" style="--tiles: {len(tiles) if len(tiles) < 6 else 3}">'
         + "".join(
             f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span></div>'
             for value, what in tiles
@@ -364,22 +381,20 @@ def html_tiles(tiles: list[tuple[str, str]]) -> str:
 def html_table(header: list[str], rows: list[list[str]], texts: int) -> str:
     """Returns a table. Cells are HTML; the first `texts` columns are text, the others numbers."""
 
-    def line(cells: list[str], tag: str) -> str:
-        return (
-            "<tr>"
-            + "".join(
-                f'<{tag} class="text">{cell}</{tag}>' if i < texts else f"<{tag}>{cell}</{tag}>"
-                for i, cell in enumerate(cells)
-            )
-            + "</tr>"
-        )
+    def line(cells: list[str]) -> str:
+        parts = []
+        for number, (name, cell) in enumerate(zip(header, cells, strict=True)):
+            kind = ' class="long"' if len(cell) > LONG and "<br>" not in cell else ""
+            kind = ' class="text"' if number < texts else kind
+            text = f"<span>{cell}</span>" if cell else ""
+            parts.append(f'<td{kind} data-label="{name}">{text}</td>')
+        return f"<tr>{''.join(parts)}</tr>"
 
-    return (
-        '<div class="wide"><table>'
-        + line(header, "th")
-        + "".join(line(row, "td") for row in rows)
-        + "</table></div>"
+    names = "".join(
+        f'<th class="text">{name}</th>' if number < texts else f"<th>{name}</th>"
+        for number, name in enumerate(header)
     )
+    return f'<table><tr class="header">{names}</tr>{"".join(map(line, rows))}</table>'
 
 
 def _stages(content: Content) -> str:
@@ -406,7 +421,7 @@ def _stages(content: Content) -> str:
                 said(seat.memory["available_bytes"], SIZES),
             ]
         )
-    header = ["stage", "layers", "from", "device", "kind", "rows", "rows by micro-batch"]
+    header = ["stage", "layers", "from", "device", "device type", "rows", "rows by micro-batch"]
     header += ["at most in flight", "computes", "waits", "of that for other pipelines"]
     header += ["memory", "available"]
     if content.num_pipelines == 1:
@@ -470,12 +485,14 @@ def _sharded(content: Content) -> Section:
     rows = []
     for name, stage in zip(content.stage_names, content.explained["stages"], strict=True):
         rows += [[name, *cells] for cells in _decisions(stage)]
-    note = "How each stage divides tensors over its devices. All that is not named is whole on "
-    note += "each of them; ops are divided where the least data moves."
+    note = "The division of tensors over the devices of each stage. Other tensors are replicated. "
+    note += "Other ops are divided such that the least data moves."
     if not rows:
-        note = "Nothing but rows: every device has all parameters of its stage."
-    header = ["stage", "what", "name", "plan text", "meaning", "how many"]
-    return Section("sharded", "What is sharded", note, html_table(header, rows, 5) if rows else "")
+        note = "Only rows are divided: every device has all parameters of its stage."
+    header = ["stage", "what", "name", "plan text", "meaning", "count"]
+    return Section(
+        "sharded", "Sharded tensors and ops", note, html_table(header, rows, 5) if rows else ""
+    )
 
 
 def _decisions(stage: dict[str, Any]) -> list[list[str]]:
@@ -529,7 +546,7 @@ def _strategies(content: Content) -> str:
         if "infeasible" in row:
             cells = ["does not fit", "", "", "", "", escape(row["infeasible"])]
         else:
-            memory = ", ".join(
+            memory = "<br>".join(
                 f"{escape(kind)} {said(each['used'], SIZES)} of {said(each['has'], SIZES)}"
                 for kind, each in row["memory_bytes"].items()
             )
