@@ -229,7 +229,7 @@ def test_the_head_ranks_the_plan(run: Run, files: Files) -> None:
         in (head["reason"])
     )
     count = sum(simulated["ops_by_source"].values())
-    assert head["banner"].startswith(f"0 of {count} ops with measured times.")
+    assert head["banner"].startswith(f"0 of {count:,} ops with measured times.")
     assert f"medley profile {files.graph} {files.cluster} -o profile.json" in head["banner"]
     alone = report(run, files).head["reason"]
     assert "above the lower bound" not in alone and "--compare" in alone
