@@ -5,6 +5,7 @@
 # make wheel   builds dist/medley-*.whl for the PyTorch of .venv, with all needed libraries
 # make demo    builds, then runs a small emulated cluster
 # make format  formats; make lint: checks formatting, types and layers
+# make docs    writes the documentation as a site, build/site, and fails on broken links and anchors
 # make bench   runs google-benchmark programs, and training steps against PyTorch eager
 
 NPROC ?= $(shell nproc)
@@ -18,7 +19,7 @@ SETUP := .venv/setup.stamp
 # The start of make: the time limit of a full run includes set-up and builds.
 STARTED := $(shell date +%s)
 
-.PHONY: setup modules build test nightly wheel demo format checks lint bench clean
+.PHONY: setup modules build test nightly wheel demo format checks lint bench docs clean
 
 setup: $(SETUP)
 
@@ -93,6 +94,16 @@ bench: build
 	cmake --build build/torch -j $(NPROC)
 	set -e; for program in build/torch/bin/*_bench; do $$program; done
 	$(VENV)/python benchmarks/executor.py
+
+# MEDLEY_REPOSITORY: the address to which links to files outside of docs/ lead, else copies in the site.
+DOCS := .venv/docs.stamp
+$(DOCS): requirements-docs.txt scripts/setup.sh
+	PYTHON=$(PYTHON) scripts/setup.sh --docs
+	touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict
+	@echo "make: build/site is the site; search needs a server: $(PYTHON) -m http.server --directory build/site"
 
 clean:
 	rm -rf build python/medley/bin python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi python/medley/_testing.pyi

@@ -137,8 +137,8 @@ def architecture() -> str:
     for place in range(3):
         x = column(place) + width
         parts.append(arrow(f"M{x} {middle:g}h30", (x + 37, middle), 0))
-    x = column(3) + width / 2
-    parts.append(arrow(f"M{x:g} {FIRST + height}V{SECOND - 8}", (x, SECOND - 1), 90))
+    center = column(3) + width / 2
+    parts.append(arrow(f"M{center:g} {FIRST + height}V{SECOND - 8}", (center, SECOND - 1), 90))
     middle = SECOND + height / 2
     for place in (3, 2):
         x = column(place)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
 # command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
-# --all: those of requirements-all.txt, where all this is there.
+# --all: those of requirements-all.txt, where all this is there. --docs: only those of requirements-docs.txt.
 # --nightly: what `make nightly` needs besides. --testbed: what the testbed needs besides (docs/howto/run_the_testbed.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -109,10 +109,16 @@ if [ "${1:-}" = --all ]; then
   install_wheels -r requirements.txt -r requirements-all.txt
   exit
 fi
+if [ "${1:-}" = --docs ]; then
+  [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
+  install_wheels -r requirements-docs.txt
+  exit
+fi
 install_packages "$@"
 install_allocator
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 install_torch || fail "pip could not install torch==$TORCH"
 install_wheels -r requirements.txt
+[ "${1:-}" != --nightly ] || install_wheels -r requirements-docs.txt
 [ "${1:-}" != --nightly ] || install_zoo
