@@ -1,8 +1,8 @@
 """Hooks of mkdocs for the pages of docs/, which are written for GitHub.
 
-README.md and medley/README.md become pages. A link to a file outside of docs/ leads to the
-repository if MEDLEY_REPOSITORY has its address (https://host/owner/name), else to a copy of the
-file in the site. A link to a file that does not exist stays as it is, so that mkdocs warns.
+README.md and medley/README.md become pages. MEDLEY_REPOSITORY may have the address of the
+repository (https://host/owner/name). A link to a file outside of docs/ leads there, else to a copy
+of the file in the site. A link to a file that does not exist stays as it is, so that mkdocs warns.
 """
 
 import os

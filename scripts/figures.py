@@ -230,7 +230,7 @@ def timelines(graph: Path) -> str:
 def row(
     trace: Trace, device: str, kind: str, rows: int, y: int, step: int, scale: float
 ) -> list[str]:
-    """Returns what a device does in the step: above computing, below communication."""
+    """Returns the step of a device: bars of computing above, of communication below."""
     parts = [
         text(16, y + 16, device),
         text(16, y + 31, f"{kind}, {rows} rows", "small muted"),

@@ -12,7 +12,7 @@ from medley_extras.report.draw import SIZES, said
 
 BROAD, NARROW = 1100, 380  # pixels: on a desk, on a phone
 MOST_NODES = 12  # above, one node of each pool is drawn
-MOST_DEVICES = 16  # of a node
+MOST_DEVICES = 16  # drawn in a node
 DEVICE = (112, 40)
 GAP = 10
 LINE = 18  # between texts
@@ -27,7 +27,7 @@ class Network:
     name: str
     bandwidth: float  # bytes per second of a port, in one direction
     latency: float | None  # seconds; None: no pair of devices uses it
-    inside: bool  # of nodes, else between them
+    inside: bool  # in nodes, else between them
     ports: frozenset[str]  # nodes
 
     @property

@@ -81,7 +81,7 @@ def document(head: Head, paths: dict[str, str], parts: list[Section], plotly: st
 
 
 def _with_code(text: str) -> str:
-    """Returns a text as HTML; what stands between backquotes is code."""
+    """Returns a text as HTML, with code for the words between backquotes."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
