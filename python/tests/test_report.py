@@ -20,7 +20,7 @@ from medley.run import job
 from medley_extras.models import gpt
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import COMMUNICATION, TIMES, said
-from medley_extras.report.figures import memory_at_peak, timeline
+from medley_extras.report.figures import timeline
 from medley_extras.report.pipeline_figures import in_flight_over_time
 from medley_extras.report.trace import Event, Trace, in_flight, merged, parse
 
@@ -183,21 +183,6 @@ def test_figures_have_the_numbers_of_memory(run: Run, files: Files) -> None:
     over_time = page.figures["memory"]
     size = unit(over_time, "yaxis")
     assert {line["name"]: round(max(line["y"]) * size) for line in over_time["data"]} == peaks
-
-
-# More parts than there are colors: none is left out.
-def test_memory_shows_all_parts() -> None:
-    parts = {f"part{number}_bytes": 2**number for number in range(12)}
-    memory = {"device": "a", **parts, "peak_bytes": sum(parts.values()), "available_bytes": 2**20}
-    content = Content(
-        files={},
-        plan={},
-        explained={"stages": [{"devices": [{"device": "a", "rows": 1, "microbatches": [1]}]}]},
-        simulated={"devices": [{"device": "a", "kind": "k"}]},
-        memory=[memory],
-        predicted=Trace([], {}),
-    )
-    assert sums(memory_at_peak(content), ["a"]) == {"a": memory["peak_bytes"]}
 
 
 def test_shares_are_the_rows_of_the_plan(run: Run, files: Files) -> None:

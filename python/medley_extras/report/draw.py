@@ -34,13 +34,14 @@ COMMUNICATION = {
 }
 TRAFFIC = "#64748b"  # of all kinds together
 PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
-PARTS += ["#ffc98b", "#6b46b0", "#5f7d95", "#b0b0b0"]
+PARTS += ["#ffc98b", "#6b46b0", "#5f7d95", "#b0b0b0", "#8a5a2b", "#f4a6a6", "#7c8517"]
 INK, GRID, MUTED, STROKE = "#222", "#e5e5e5", "#777", "#555"
 PAPER = "rgba(0,0,0,0)"  # that of the page
 # Colors on dark screens. All others are legible on both.
 DARK = {INK: "#e4e7ea", GRID: "#343a42", MUTED: "#a3adb8", STROKE: "#aab4be", "white": "#16181d"}
 DARK |= {WAITS: "#363c45", OTHERS: "#51476a", "#b8c4ce": "#5d6873"}
 MOST_BARS = 20_000
+MOST_LINES = 8  # one per device
 DEVICE_HEIGHT = 46
 EDGE = {"color": "white", "width": 0.5}  # between adjacent bars
 INSIDE: Figure = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}

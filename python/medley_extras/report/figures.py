@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from medley_extras.report.collect import Content
+from medley_extras.report.collect import Content, Seat
 from medley_extras.report.draw import (
     COMMUNICATION,
     DEVICE_HEIGHT,
     EDGE,
     INSIDE,
     MOST_BARS,
+    MOST_LINES,
     MUTED,
     ONCE,
     OTHERS,
@@ -134,15 +135,18 @@ def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> 
 
 
 def memory_over_time(content: Content) -> Figure:
-    """Returns the live bytes, with a line per device."""
+    """Draws the bytes alive: a line per device, or, of many devices, one per peak of a stage."""
     time = unit_for(content.predicted.span, TIMES)
     size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
     data = []
-    for number, seat in enumerate(content.seats):
+    lines = _memory_lines(content)
+    for number, seats in enumerate(lines):
+        seat = seats[0]
         points = list(content.predicted.memory[seat.device])
         points.append((content.predicted.span, points[-1][1]))
+        more = f" and {len(seats) - 1} with its peak" if len(seats) > 1 else ""
         line = draw_line(
-            seat.device,
+            seat.device + more,
             points,
             time,
             size,
@@ -150,7 +154,11 @@ def memory_over_time(content: Content) -> Figure:
             f"{safe(seat.device)}: %{{y:.4g}} {size.name} from %{{x:.4g}} {time.name}"
             "<extra></extra>",
         )
-        line["line"]["dash"] = ["solid", "dash", "dot", "dashdot"][_place(content, number) % 4]
+        # Lines of one color differ in their dashes.
+        place = number // len(STAGES)
+        if content.num_stages > 1:
+            place = sum(before[0].stage == seat.stage for before in lines[:number])
+        line["line"]["dash"] = ["solid", "dash", "dot", "dashdot"][place % 4]
         data.append(line)
     return draw_figure(
         data,
@@ -160,12 +168,14 @@ def memory_over_time(content: Content) -> Figure:
     )
 
 
-def _place(content: Content, number: int) -> int:
-    """Returns the place of a device in its stage, so that lines of one color differ."""
-    if content.num_stages == 1:
-        return number // len(STAGES)
-    stage = content.seats[number].stage
-    return sum(seat.stage == stage for seat in content.seats[:number])
+def _memory_lines(content: Content) -> list[list[Seat]]:
+    """Returns the devices of each line."""
+    if len(content.seats) <= MOST_LINES:
+        return [[seat] for seat in content.seats]
+    found: dict[tuple[int, str, int], list[Seat]] = {}
+    for seat in content.seats:
+        found.setdefault((seat.stage, seat.kind, seat.memory["peak_bytes"]), []).append(seat)
+    return list(found.values())
 
 
 # --- by device ------------------------------------------------------------------------------------
