@@ -32,7 +32,7 @@ class Network:
 
     @property
     def text(self) -> str:
-        """Its name and its figures."""
+        """The name with bandwidth and latency."""
         rate = self.bandwidth / 1e9
         speed = f"{rate:.3g} GB/s per device" if self.inside else f"{8 * rate:.3g} Gbit/s per node"
         if self.latency is None:

@@ -22,7 +22,7 @@ STAGES = [
 ]
 ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # ops that run once per step
 WAITS = "#eeeeee"
-OTHERS = "#d8cfe6"  # of that, for other pipelines
+OTHERS = "#d8cfe6"  # ops of other pipelines
 # Each kind of communication has one color, in all figures.
 COMMUNICATION = {
     "all_reduce": "#a855f7",
@@ -32,11 +32,11 @@ COMMUNICATION = {
     "transfer": "#84cc16",
     "relay": "#ef4444",
 }
-TRAFFIC = "#64748b"  # of all kinds together
-PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
+TRAFFIC = "#64748b"  # all kinds together
+PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # colors of memory
 PARTS += ["#ffc98b", "#6b46b0", "#5f7d95", "#b0b0b0", "#8a5a2b", "#f4a6a6", "#7c8517"]
 INK, GRID, MUTED, STROKE = "#222", "#e5e5e5", "#777", "#555"
-PAPER = "rgba(0,0,0,0)"  # that of the page
+PAPER = "rgba(0,0,0,0)"  # the page shows through
 # Colors on dark screens. All others are legible on both.
 DARK = {INK: "#e4e7ea", GRID: "#343a42", MUTED: "#a3adb8", STROKE: "#aab4be", "white": "#16181d"}
 DARK |= {WAITS: "#363c45", OTHERS: "#51476a", "#b8c4ce": "#5d6873"}
@@ -116,7 +116,7 @@ def draw_rows(
 
 def draw_figure(data: list[Figure], height: int, **layout: Any) -> Figure:
     names = {"xaxis", "yaxis", *(name for name in layout if name.startswith("yaxis"))}
-    # Ticks are not seen; they keep the labels of both axes apart.
+    # Invisible ticks keep the labels of both axes apart.
     axes = {
         name: {
             "automargin": True,
@@ -150,7 +150,7 @@ def safe(text: str) -> str:
 
 
 def mark(x: float, text: str) -> Figure:
-    """A dashed line at x with a text above the figure."""
+    """Returns a dashed line at x with a text above the figure."""
     line = {"dash": "dash", "color": STROKE}
     shape = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
     note = {"x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text}

@@ -89,7 +89,7 @@ def _group(event: Event, stage: str) -> str:
 
 
 def _between_pipelines(content: Content) -> list[Figure]:
-    """Lines between the devices of one pipeline and those of the next."""
+    """Returns lines between the devices of adjacent pipelines."""
     line = {"color": STROKE, "width": 1}
     pairs = zip(content.seats, content.seats[1:], strict=False)
     return [
@@ -135,7 +135,7 @@ def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> 
 
 
 def memory_over_time(content: Content) -> Figure:
-    """Draws the bytes alive: a line per device, or, of many devices, one per peak of a stage."""
+    """Returns the live bytes, with a line per device, or per peak if there are many devices."""
     time = unit_for(content.predicted.span, TIMES)
     size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
     data = []

@@ -18,7 +18,7 @@ from medley_extras.report.trace import in_flight
 DASHES = {"solid": "none", "dash": "6 3", "dot": "2 2", "dashdot": "6 2 2 2"}
 MOST_NAMES = 8
 LONG = 24  # characters of a cell that may take several lines
-MUCH = 0.2  # of a step, or of a device's memory
+MUCH = 0.2  # share of a step, or of a device's memory
 
 
 class Section(NamedTuple):
@@ -320,7 +320,7 @@ def _section(section: Section) -> str:
 
 
 def _legend(figure: Figure) -> str:
-    """Returns the legend of a figure; each entry hides its bars or lines, or shows them again."""
+    """Returns the legend of a figure. Each entry toggles its bars or lines."""
     if not figure["layout"]["showlegend"]:
         return ""
     entries = []
