@@ -76,6 +76,16 @@ def test_a_plan_that_loses_names_the_winner() -> None:
     assert "wins" not in found
 
 
+def test_plans_of_the_same_step_are_named() -> None:
+    rows = [strategy("ours", 1000), strategy("hap", 1000), strategy("megatron", 1200)]
+    assert headline.reason(content(*rows)).startswith(
+        "It has the shortest step of 3 strategies, with hap: 1.20x faster than megatron (1.2 us)."
+    )
+    assert headline.reason(content(*rows[:2])).startswith(
+        "It has the shortest step of 2 strategies, with hap. The step is"
+    )
+
+
 def test_misfits_are_no_rivals() -> None:
     misfit = {"strategy": "megatron", "infeasible": "needs 1 GiB"}
     assert headline.reason(content(misfit)).startswith("No other strategy fits.")

@@ -65,14 +65,17 @@ def _rank(step: int, others: list[dict[str, Any]], count: int) -> str:
             f"{best['strategy']} is {step / best['step_ns']:.2f}x faster than this plan, "
             f"{said(best['step_ns'], TIMES)} per step: plan with `--strategy {best['strategy']}`."
         )
-    rivals = [best]
-    rivals += [row for row in others[1:] if row["strategy"] == EVEN]
+    equal = [row["strategy"] for row in others if row["step_ns"] <= step * SAME]
+    slower = [row for row in others if row["step_ns"] > step * SAME]
+    rivals = slower[:1] + [row for row in slower[1:] if row["strategy"] == EVEN]
     against = " and ".join(
         f"{row['step_ns'] / step:.2f}x faster than {row['strategy']} "
         f"({said(row['step_ns'], TIMES)})"
         for row in rivals
     )
-    return f"It has the shortest step of {count} strategies: {against}."
+    rank = f"It has the shortest step of {count} strategies"
+    rank += f", with {', '.join(equal)}" if equal else ""
+    return f"{rank}: {against}." if against else f"{rank}."
 
 
 def _cause(content: Content, utilisation: float, rival: dict[str, Any]) -> str:
