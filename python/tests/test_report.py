@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -542,6 +543,8 @@ def test_a_plan_over_measured_layers_has_a_report(run: Run, tmp_path: Path) -> N
     page = Page(Path(output).read_text())
     assert list(page.figures) == ["times", "memory_at_peak"]
     assert "grid" in page.text["strategies"]
+    assert re.search(r"The plan best is \d\.\d\dx faster than this plan", page.head["reason"])
+    assert "`" not in "".join(page.text[name] for name in ("stages", "times", "memory_at_peak"))
     simulated = ask(["simulate", "--layers", table, cluster, plan])
     memory = ask(["memory", "--layers", table, cluster, plan])
     for number, row in enumerate(memory):

@@ -95,10 +95,10 @@ def _reason(content: LayerContent) -> str:
     shortest = best["simulated"]["step_nanoseconds"]
     if shortest < step:
         return (
-            f"{best['name']} is {step / shortest:.2f}x faster than this plan, "
+            f"The plan `{best['name']}` is {step / shortest:.2f}x faster than this plan, "
             f"{said(shortest, TIMES)} per step."
         )
-    return f"No plan of {len(plans)} that fit is faster; the next is {best['name']}."
+    return f"No plan of {len(plans)} that fit is faster; the next is `{best['name']}`."
 
 
 def layer_sections(content: LayerContent) -> list[Section]:

@@ -315,7 +315,7 @@ def _section(section: Section) -> str:
         plot = f'{_legend(section.figure)}<div class="plot"></div><script {kind}>{text}</script>'
     return (
         f'<section id="{section.name}"><h2>{escape(section.title)}</h2>'
-        f'<p class="note">{escape(section.note)}</p>{section.table}{plot}</section>'
+        f'<p class="note">{_with_code(section.note)}</p>{section.table}{plot}</section>'
     )
 
 
