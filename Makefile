@@ -4,7 +4,7 @@
 # make nightly also runs slow tests: random plans, sanitizers, TSan, fuzzing, oracles, clang-tidy
 # make wheel   builds dist/medley-*.whl for the PyTorch of .venv, with all needed libraries
 # make demo    builds, then runs a small emulated cluster
-# make format  formats; make lint: checks formatting, types and layers
+# make format  formats; make lint: checks formatting, types, layers and prose
 # make docs    writes the documentation as a site, build/site, and fails on broken links and anchors
 # make bench   runs google-benchmark programs, and training steps against PyTorch eager
 
@@ -79,6 +79,7 @@ checks: $(SETUP)
 	$(VENV)/python scripts/check_constants.py --check
 	$(VENV)/python scripts/check_types.py
 	$(VENV)/python scripts/check_batches.py
+	$(VENV)/python scripts/check_prose.py
 	$(VENV)/python scripts/line_report.py --check
 
 # `make lint test` compiles the tests while types are checked.

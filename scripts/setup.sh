@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
-# command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
-# --all: those of requirements-all.txt, where all this is there. --docs: only those of requirements-docs.txt.
-# --nightly: what `make nightly` needs besides. --testbed: what the testbed needs besides (docs/howto/run_the_testbed.md).
+# Installs the missing requirements of the build: Debian packages (as root; otherwise it prints the command and
+# exits 3), and the wheels of requirements.txt plus PyTorch in .venv. Installs the commit-msg hook of git.
+# --all: installs only requirements-all.txt in a complete environment. --docs: only requirements-docs.txt.
+# --nightly: adds the requirements of `make nightly`. --testbed: adds those of the testbed
+# (docs/howto/run_the_testbed.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +37,7 @@ missing_packages() {
       is_installed "$package" || echo "$package"
     done
   fi
-  # The interpreter may be Debian's or somebody's own: ask it, not dpkg.
+  # Tests the interpreter itself, because it may come from another source than dpkg.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   "$PYTHON" -c 'import os, sysconfig
 os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null || echo python3-dev
@@ -52,7 +53,7 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive bash -c "$command" || fail "this failed: $command"
 }
 
-# Not needed: plans are found in two thirds of the time with it.
+# Optional: with this allocator, planning takes two thirds of the time.
 install_allocator() {
   local package=libmimalloc-dev
   ! is_installed "$package" || return 0
@@ -62,12 +63,13 @@ install_allocator() {
   echo "setup: $package is missing: finding plans will take 1.5 times as long" >&2
 }
 
-# The wheel with kernels for the GPUs of this machine; without any the CPU wheel, which is a tenth of the size.
+# Installs the wheel with kernels for the GPUs of this machine. Without GPUs, installs the CPU wheel, which has a tenth
+# of the size.
 install_torch() {
   local pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-compile) wanted flavor
   wanted=$("$PYTHON" scripts/torch_wheel.py "$TORCH") || exit 3
   flavor=$(sed -nE 's/^[^ ]*\+([^ ]*).*/\1/p' <<<"$wanted")
-  # Any wheel does without GPUs.
+  # Without GPUs, any installed wheel is sufficient.
   .venv/bin/python - "$TORCH" "${flavor:-cu130}" <<'END' 2>/dev/null && return
 import sys
 import torch
@@ -81,7 +83,7 @@ END
     "${pip[@]}" $wanted
     return
   fi
-  # Where the machine's own index has it, PyTorch's index need not be reachable.
+  # If the index of this machine has the wheel, PyTorch's index may be unreachable.
   "${pip[@]}" "torch==$TORCH+cpu" 2>/dev/null ||
     "${pip[@]}" --retries 1 --timeout 20 $wanted 2>/dev/null ||
     "${pip[@]}" "torch==$TORCH"
@@ -91,13 +93,13 @@ install_wheels() {
   .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install $*"
 }
 
-# Beside the other wheels, not among them: what only the public models of benchmarks/zoo need.
+# Installs the packages of the public models in benchmarks/zoo into a folder of their own.
 install_zoo() {
   local pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade --target .venv/zoo)
   local flavor vision
   "${pip[@]}" -r requirements-zoo.txt 2>/dev/null || fail "pip could not install -r requirements-zoo.txt"
-  # torchvision has kernels of its own, for one flavour of PyTorch; where that is not to be had, benchmarks/zoo/boxes.py
-  # does without.
+  # torchvision has kernels for one flavour of PyTorch. If that flavour is unavailable, benchmarks/zoo/boxes.py replaces
+  # them.
   flavor=$(.venv/bin/python -c 'import torch; print(torch.__version__.partition("+")[2])')
   vision=$(sed -n 's/^torchvision==//p' requirements-zoo.txt)
   [ -z "$flavor" ] || "${pip[@]}" "torchvision==$vision+$flavor" 2>/dev/null ||
@@ -121,4 +123,5 @@ install_allocator
 install_torch || fail "pip could not install torch==$TORCH"
 install_wheels -r requirements.txt
 [ "${1:-}" != --nightly ] || install_wheels -r requirements-docs.txt
+"$PYTHON" scripts/check_prose.py --install-hook
 [ "${1:-}" != --nightly ] || install_zoo
