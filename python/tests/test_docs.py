@@ -12,10 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import api_reference  # noqa: E402
+import cli_reference  # noqa: E402
 import doc_commands  # noqa: E402
 import medley  # noqa: E402
 
-PAGES = [ROOT / "README.md", ROOT / "medley" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(ROOT / each / "README.md" for each in ("medley", "benchmarks", "examples", "testbed")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
 CODE_PATH = re.compile(r"`((?:medley|python|data|docs|tests|scripts|examples)/[\w./\-]+\.\w+)`")
 
@@ -70,8 +75,27 @@ def test_links_and_paths_exist(path: Path) -> None:
     assert not missing
 
 
+def anchors(path: Path) -> set[str]:
+    """Returns the anchors that the headings of a page get."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_anchors_exist(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]*)#([\w\-]+)\)", path.read_text())
+    targets = [(path.parent / page if page else path, anchor) for page, anchor in links]
+    pages = [(page, anchor) for page, anchor in targets if page.suffix == ".md"]
+    assert not [f"{page}#{anchor}" for page, anchor in pages if anchor not in anchors(page)]
+
+
 def test_the_api_reference_is_current() -> None:
     assert (ROOT / "docs" / "api.md").read_text() == api_reference.page(medley)
+
+
+def test_the_reference_of_the_command_line_is_current() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text() == cli_reference.page()
 
 
 # Every folder of the core has its paragraph in the map.

@@ -1,0 +1,76 @@
+"""Writes docs/cli.md, the reference of the command line, from the help of each verb.
+
+--check fails if the page is not current.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+WIDTH = 100
+HEAD = """\
+# Command line
+
+`scripts/cli_reference.py` writes this page from the help texts. A test checks that it is current.
+The [tour](tour.md) shows the verbs in the order of use.
+
+Exit codes: 0 success, 1 a bug of Medley, 2 bad input, 3 a problem of the environment.
+"""
+sys.path.insert(0, str(ROOT / "python"))
+
+
+def output_of(arguments: list[str]) -> str:
+    """Returns the output of a command line that prints a help text, in WIDTH columns."""
+    from medley import cli
+
+    found = io.StringIO()
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(WIDTH)
+    try:
+        with contextlib.redirect_stdout(found), contextlib.suppress(SystemExit):
+            cli.run(arguments)
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    return "\n".join(map(with_sorted_names, found.getvalue().strip().splitlines()))
+
+
+def with_sorted_names(line: str) -> str:
+    """Returns a line with the names behind "Excludes:" sorted; their order varies with each run."""
+    text, mark, names = line.rstrip().partition("Excludes: ")
+    return text + mark + " ".join(sorted(names.split()))
+
+
+def verbs(overview: str) -> list[tuple[str, str]]:
+    """Returns the name and the description of each verb in the output of `medley --help`."""
+    rows = [line for line in overview.splitlines() if line.startswith("  ")]
+    return [(row.split()[0], row.strip().partition(" ")[2].strip()) for row in rows]
+
+
+def page() -> str:
+    """Returns the text of docs/cli.md."""
+    found = verbs(output_of(["--help"]))
+    lines = [HEAD, "| verb | |", "|---|---|"]
+    lines += [f"| [`{name}`](#{name}) | {text} |" for name, text in found]
+    for name, _ in found:
+        lines += ["", f"## {name}", "", "```text", output_of([name, "--help"]), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if the page is not current")
+    if parser.parse_args().check:
+        return int(PAGE.read_text() != page())
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
