@@ -24,6 +24,7 @@ from pathlib import Path
 # Files that are not yet rewritten: paths, folders or patterns. An entry that passes has to go.
 PENDING = [
     "docs/api.md",
+    "examples/*.py",
     "medley/checkpoint",
     "python/medley/__init__.py",
     "python/medley/adapters.py",
