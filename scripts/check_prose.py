@@ -25,7 +25,6 @@ from pathlib import Path
 PENDING = [
     "docs/api.md",
     "examples/*.py",
-    "medley/checkpoint",
     "python/medley/__init__.py",
     "python/medley/adapters.py",
     "python/medley/ambient.py",

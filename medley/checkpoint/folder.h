@@ -32,7 +32,7 @@ void begin_checkpoint(Files& files, const std::string& folder, int64_t step);
 // Completes a checkpoint whose files are written and synced. Replaces an existing one of the same
 // step.
 void commit_checkpoint(Files& files, const std::string& folder, const Manifest& manifest);
-// Removes what begin_checkpoint() made.
+// Removes the folder that begin_checkpoint() created.
 void drop_checkpoint(Files& files, const std::string& folder, int64_t step);
 
 struct Retention {

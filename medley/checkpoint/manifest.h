@@ -1,8 +1,8 @@
 #pragma once
 
 // The manifest of a checkpoint (docs/formats/checkpoint.md): for every value the boxes that form
-// the whole, each in one file, and the state of training. Knows nothing of who wrote it or will
-// read it: an inventory of memory, local or of a peer, is the same.
+// the whole, each in one file, and the state of training. Knows no writer and no reader: an
+// inventory of memory, local or of a peer, is the same.
 
 #include <cstdint>
 #include <map>

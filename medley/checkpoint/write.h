@@ -1,6 +1,6 @@
 #pragma once
 
-// Writes one file of a checkpoint from memory. Knows nothing of who else writes.
+// Writes one file of a checkpoint from memory. Knows no other writer.
 
 #include <map>
 #include <memory>
