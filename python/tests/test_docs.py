@@ -30,7 +30,14 @@ def name(path: Path) -> str:
 
 
 # Pages whose commands train or measure for long.
-LONG = ("write_a_plan.md", "report.md", "profile.md", "fits.md", "adapters.md")
+LONG = (
+    "write_a_plan.md",
+    "report.md",
+    "profile.md",
+    "fits.md",
+    "adapters.md",
+    "quickstart_two_machines.md",
+)
 COMMANDS = [
     pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else [], id=name(path))
     for path in doc_commands.pages()
