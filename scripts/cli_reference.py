@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -38,13 +39,13 @@ def output_of(arguments: list[str]) -> str:
         del os.environ["COLUMNS"]
         if before is not None:
             os.environ["COLUMNS"] = before
-    return "\n".join(map(with_sorted_names, found.getvalue().strip().splitlines()))
+    lines = [line.rstrip() for line in found.getvalue().strip().splitlines()]
+    return "\n".join(map(with_sorted_names, lines))
 
 
 def with_sorted_names(line: str) -> str:
-    """Returns a line with the names behind "Excludes:" sorted; their order varies with each run."""
-    text, mark, names = line.rstrip().partition("Excludes: ")
-    return text + mark + " ".join(sorted(names.split()))
+    """Returns a line with sorted option names after "Needs:" and "Excludes:", which vary by run."""
+    return re.sub(r"(?<=: )--[\w-]+(?: --[\w-]+)+", lambda m: " ".join(sorted(m[0].split())), line)
 
 
 def verbs(overview: str) -> list[tuple[str, str]]:
