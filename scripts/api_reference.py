@@ -123,6 +123,7 @@ MODULES = {
         "medley.run.job.interface_towards",
         "medley.run.job.addresses",
         "medley.run.launch.serve_store",
+        "medley.run.nodes.nodes_of",
         "medley.run.threads.can_start",
     ],
     "Devices here": [

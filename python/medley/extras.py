@@ -26,6 +26,12 @@ def verbs() -> Sequence[Verb]:
     return () if table is None else table.VERBS
 
 
+def form(name: str, option: str) -> Verb | None:
+    """Returns the form of a verb that begins with an option, if the table has it."""
+    table = _table()
+    return None if table is None else table.FORMS.get((name, option))
+
+
 def model_reader(kind: str) -> ModelReader | None:
     """Returns the reader of models named `kind:name?options`, if the table has this kind."""
     table = _table()

@@ -57,5 +57,15 @@ VERBS = [
     ),
 ]
 
+# Other forms of a verb, by the option that comes first: `medley launch --for slurm`.
+FORMS = {
+    ("launch", "--for"): verb_of(
+        "medley_extras.deploy",
+        "launch --for",
+        "Write the job that runs a plan under Slurm, Kubernetes, SkyPilot or Ray",
+        "medley launch --for slurm plan.json -o job.sh -- train.py --epochs 3",
+    ),
+}
+
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".
 MODELS = {"hf": "medley_extras.models.hf"}

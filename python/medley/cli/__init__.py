@@ -66,7 +66,9 @@ def _all_verbs() -> list[Verb]:
     return [*VERBS, *extras.verbs()]
 
 
-def _find(name: str) -> Verb | None:
+def _find(name: str, option: str = "") -> Verb | None:
+    if (form := extras.form(name, option)) is not None:
+        return form
     return next((verb for verb in _all_verbs() if verb.name == name), None)
 
 
@@ -94,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         print(_help())
         return 0 if arguments else _CALLERS
     known = [name for name, _ in _core.cli_verbs()]
-    if arguments[0] not in known and (verb := _find(arguments[0])) is not None:
+    if arguments[0] not in known and (verb := _find(*arguments[:2])) is not None:
         options = _parser_of(verb).parse_args(list(arguments[1:]))
         interface = vars(options).pop("interface", None)
         if interface is not None:

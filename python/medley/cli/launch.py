@@ -22,6 +22,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     parser.add_argument(
+        "--for",
+        dest="platform",
+        metavar="PLATFORM",
+        help="comes first: write the job of another scheduler; `medley launch --for --help`",
+    )
+    parser.add_argument(
         "--emulate",
         metavar="CLUSTER",
         help="take times, links and memory from this cluster.yaml instead of from this machine",
@@ -91,6 +97,11 @@ def command(arguments: argparse.Namespace) -> int:
     """Runs the verb. Returns the exit code."""
     from medley.run.launch import launch
 
+    if arguments.platform is not None:
+        raise ValueError(
+            f"--for: not the first option (got {arguments.platform}). Write it first: "
+            f"medley launch --for {arguments.platform} {arguments.plan}"
+        )
     for name, value in {} if arguments.elastic else _OF_ELASTIC.items():
         if (found := getattr(arguments, name)) != value:
             option = "--" + name.replace("_", "-")

@@ -1,0 +1,162 @@
+"""Jobs that `medley launch --for` writes, run with stand-ins for what starts processes there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley
+from medley.cli import run as medley_command
+
+sys.path.insert(0, str(Path(__file__).parent))
+import deployed
+from exactness import double_precision
+
+pytestmark = [pytest.mark.multi]
+
+SCRIPT = str(Path(__file__).with_name("deployed.py"))
+STEPS = 4
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 2, device: CPU, devices_per_node: 2}
+  - {name: slow, count: 1, device: half, devices_per_node: 1}
+networks:
+  - {name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}
+  - {name: lan, connects: [fast, slow], bandwidth: 25 Gbit/s, latency: 20 us}
+devices:
+  half: {based_on: CPU, speed: 0.5}
+"""
+# Not in the order of the cluster: slow/0/0 has rank 1.
+DEVICES = ["fast/1/0", "slow/0/0", "fast/1/1", "fast/0/0"]
+LENGTHS = [3, 1, 2, 2]
+# sbatch runs the script in an allocation; srun starts the tasks of all its components, numbered
+# over components, and returns the largest exit code.
+SBATCH = """
+import os, re, sys
+text = open(sys.argv[1]).read()
+for i, part in enumerate(text.split("#SBATCH hetjob")):
+    for name in ("nodes", "ntasks-per-node"):
+        os.environ[f"COMPONENT_{name}_{i}"] = re.search(rf"#SBATCH --{name}=(\\d+)", part)[1]
+    os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{i}"] = "here"
+os.environ.update(SLURM_HET_SIZE=str(i + 1), SLURM_JOB_ID=str(os.getpid()))
+if not i:
+    os.environ["SLURM_JOB_NODELIST"] = os.environ.pop("SLURM_JOB_NODELIST_HET_GROUP_0")
+os.execvp("bash", ["bash", sys.argv[1]])
+"""
+SRUN = """
+import os, re, subprocess, sys
+options = [word for word in sys.argv[1:9] if word.startswith("--")]
+groups = [word for word in options if word.startswith("--het-group=")]
+last = int(os.environ["SLURM_HET_SIZE"]) - 1
+assert groups == ([f"--het-group=0-{last}"] if last else []), groups
+command = sys.argv[1 + len(options):]
+tasks = []
+for group in range(last + 1):
+    nodes = int(os.environ[f"COMPONENT_nodes_{group}"])
+    each = int(os.environ[f"COMPONENT_ntasks-per-node_{group}"])
+    for node in range(nodes):
+        for local in range(each):
+            place = dict(PROCID=len(tasks), LOCALID=local, NODEID=node, NTASKS=nodes * each)
+            place = {f"SLURM_{name}": str(value) for name, value in place.items()}
+            tasks.append(subprocess.Popen(command, env={**os.environ, **place}))
+codes = [task.wait() for task in tasks]
+sys.exit(max(code if code >= 0 else 128 - code for code in codes))
+"""
+SCONTROL = """
+import sys
+print("requeued" if sys.argv[1] == "requeue" else "127.0.0.1")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has the plan, its cluster and the graph, and `expected`: what threads of one process see."""
+    folder = tmp_path_factory.mktemp("deployed")
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    mesh = {"axes": ["x"], "shape": [len(DEVICES)], "devices": DEVICES}
+    rows = {"rows": deployed.ROWS, "lengths": LENGTHS}
+    pipeline = {"microbatches": [rows], "stages": [{"mesh": mesh}]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": deployed.ROWS}
+    (folder / "plan.json").write_text(json.dumps({**plan, "pipelines": [pipeline]}))
+    model, batch = deployed.make()
+    with double_precision():
+        text = medley.capture(model, batch).text()
+    (folder / "model.graph").write_text(text)
+    torch.save(deployed.train(folder, STEPS, local=True), folder / "expected.pt")
+    return folder
+
+
+def distance(folder: Path) -> float:
+    """Returns how far a job is from the threads, relative to the largest element."""
+    found, expected = (torch.load(folder / name) for name in ("seen.pt", "expected.pt"))
+    pairs = zip(found["losses"], expected["losses"], strict=True)
+    worst = max(abs(a - b) / abs(b) for a, b in pairs)
+    for name, value in expected["state"].items():
+        difference = (found["state"][name] - value).abs().max()
+        worst = max(worst, float(difference / value.abs().max()))
+    return worst
+
+
+def places(folder: Path) -> list[list[str]]:
+    """Returns rank, number on the node and device of each process, by rank."""
+    return sorted(line.split() for line in (folder / "places").read_text().splitlines())
+
+
+def write(folder: Path, platform: str, file: str, *options: str, pause: float = 0.0) -> Path:
+    """Writes a job in an empty folder's place of results."""
+    for name in ("seen.pt", "places", "elastic.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    script = ["--", SCRIPT, str(folder), str(STEPS), str(pause)]
+    plan = str(folder / "plan.json")
+    out = str(folder / file)
+    assert medley_command(["launch", "--for", platform, plan, "-o", out, *options, *script]) == 0
+    return folder / file
+
+
+def environment(tools: Path, **scripts: str) -> dict[str, str]:
+    """Returns an environment in which these programs are found first."""
+    tools.mkdir(exist_ok=True)
+    for name, text in scripts.items():
+        (tools / name).write_text(f"#!{sys.executable}\n{text}")
+        (tools / name).chmod(0o755)
+    path = [str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]
+    packages = [str(Path(medley.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(packages),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(command, text=True, capture_output=True, timeout=300, check=False, **more)
+
+
+# The order of groups is that of their first ranks; local ranks are places on a node of the plan.
+EXPECTED = [["0", "0", "fast/1/0"], ["1", "0", "slow/0/0"], ["2", "1", "fast/1/1"]]
+EXPECTED += [["3", "0", "fast/0/0"]]
+
+
+@pytest.mark.parametrize("elastic", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_slurm_job_trains_like_threads(folder: Path, tmp_path: Path, elastic: bool) -> None:
+    options = ["--elastic", "--checkpoints", str(tmp_path)] if elastic else []
+    job = write(folder, "slurm", "job.sh", *options)
+    # Nodes of two devices and of one are different components.
+    assert job.read_text().count("#SBATCH hetjob") == 2
+    tools = environment(tmp_path / "bin", sbatch=SBATCH, srun=SRUN, scontrol=SCONTROL)
+    done = run([str(tmp_path / "bin" / "sbatch"), str(job)], env=tools, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "attempt" not in done.stderr
+    assert places(folder) == EXPECTED
+    assert distance(folder) < 1e-10
