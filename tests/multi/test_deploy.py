@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import medley
 from medley.cli import run as medley_command
+from medley.run.launch import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))
 import deployed
@@ -158,5 +161,57 @@ def test_a_slurm_job_trains_like_threads(folder: Path, tmp_path: Path, elastic: 
     done = run([str(tmp_path / "bin" / "sbatch"), str(job)], env=tools, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "attempt" not in done.stderr
+    assert places(folder) == EXPECTED
+    assert distance(folder) < 1e-10
+
+
+def run_places(commands: list[tuple[list[str], dict[str, str]]], folder: Path) -> None:
+    """Starts what each machine starts, and requires that all end well."""
+    started = [
+        subprocess.Popen(command, env=values, cwd=folder, stderr=subprocess.PIPE, text=True)
+        for command, values in commands
+    ]
+    errors = [each.communicate(timeout=300)[1] for each in started]
+    assert [each.returncode for each in started] == [0] * len(started), errors
+
+
+@pytest.mark.parametrize(
+    ("platform", "options"),
+    [
+        pytest.param("kubernetes", [], marks=pytest.mark.nightly),
+        pytest.param("kubernetes", ["--elastic"], marks=pytest.mark.nightly),
+        pytest.param("skypilot", [], marks=pytest.mark.nightly),
+    ],
+)
+def test_what_machines_start_trains_like_threads(
+    folder: Path, tmp_path: Path, platform: str, options: list[str]
+) -> None:
+    image = ["--image", "medley:1", "--checkpoints", str(tmp_path)]
+    job = write(folder, platform, "job.yaml", *image, *options)
+    meet = f"127.0.0.1:{free_port()}"
+    base = environment(tmp_path / "bin")
+    commands = []
+    for document in yaml.safe_load_all(job.read_text()):
+        if document.get("kind") == "Job":
+            pod = document["spec"]["template"]["spec"]
+            (container,) = pod["containers"]
+            given = {each["name"]: each["value"] for each in container["env"]}
+            given |= {"MEET": meet, "PLAN": str(folder / "plan.json")}
+            words = [*container["command"], *container["args"]]
+            commands += [
+                (words, {**base, **given, "JOB_COMPLETION_INDEX": str(index)})
+                for index in range(document["spec"]["completions"])
+            ]
+        elif "run" in document:
+            text = re.sub(r'MEET="[^"]*"', f'MEET="{meet}"', document["run"])
+            commands += [
+                (
+                    ["bash", "-c", text],
+                    {**base, **document["envs"], "SKYPILOT_NODE_RANK": str(rank)},
+                )
+                for rank in range(document["num_nodes"])
+            ]
+    assert len(commands) == 3
+    run_places(commands, folder)
     assert places(folder) == EXPECTED
     assert distance(folder) < 1e-10

@@ -89,7 +89,7 @@ class Job:
         if self.elastic:
             elastic = f' --elastic --restarts {self.restarts} --log "$MEDLEY_CHECKPOINTS"'
         return (
-            'exec python -m medley_extras.deploy.start --plan "$PLAN" --meet "$MEET" '
+            'python -m medley_extras.deploy.start --plan "$PLAN" --meet "$MEET" '
             f"{place}{elastic} --"
         )
 

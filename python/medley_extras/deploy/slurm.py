@@ -43,7 +43,7 @@ for attempt in $(seq 1 {ATTEMPTS}); do
   code=0
   # shellcheck disable=SC2016 # the variables are those of each task
   srun{het}{kept}{image} --kill-on-bad-exit=0 --wait=60 \\
-    bash -c '{job.starter(place)} "$@"' medley \\
+    bash -c 'exec {job.starter(place)} "$@"' medley \\
     {job.command} || code=$?
   if [ "$code" -eq 0 ]; then
     exit 0

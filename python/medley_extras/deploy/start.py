@@ -50,7 +50,10 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     """Runs commands in parallel; returns the exit code of the first one that fails, else 0."""
     processes = [subprocess.Popen(command, env=values) for command, values in commands]
 
+    asked = []
+
     def send(number: int, frame: object = None) -> None:
+        asked.append(number)
         for each in processes:
             each.send_signal(number)  # no effect on a process that has ended
 
@@ -59,7 +62,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     first, ends = 0, float("inf")
     while any(each.poll() is None for each in processes):
         failed = [each.returncode for each in processes if each.returncode]
-        if failed and not first:
+        if failed and not first and not asked:  # else all save first
             first, ends = failed[0], time.monotonic() + GRACE_SECONDS
         if time.monotonic() > ends:
             send(signal.SIGKILL)
