@@ -93,11 +93,17 @@ install_wheels() {
   .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install $*"
 }
 
+# Installs the wheels of a requirements file into a folder of their own, without dependencies.
+install_apart() {
+  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade --target ".venv/$1" \
+    -r "requirements-$1.txt" 2>/dev/null || fail "pip could not install -r requirements-$1.txt"
+}
+
 # Installs the packages of the public models in benchmarks/zoo into a folder of their own.
 install_zoo() {
   local pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade --target .venv/zoo)
   local flavor vision
-  "${pip[@]}" -r requirements-zoo.txt 2>/dev/null || fail "pip could not install -r requirements-zoo.txt"
+  install_apart zoo
   # torchvision has kernels for one flavour of PyTorch. If that flavour is unavailable, benchmarks/zoo/boxes.py replaces
   # them.
   flavor=$(.venv/bin/python -c 'import torch; print(torch.__version__.partition("+")[2])')
@@ -124,4 +130,4 @@ install_torch || fail "pip could not install torch==$TORCH"
 install_wheels -r requirements.txt
 [ "${1:-}" != --nightly ] || install_wheels -r requirements-docs.txt
 "$PYTHON" scripts/check_prose.py --install-hook
-[ "${1:-}" != --nightly ] || install_zoo
+[ "${1:-}" != --nightly ] || { install_zoo && install_apart deploy; }

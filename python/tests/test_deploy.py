@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -140,6 +141,20 @@ def sky_schemas() -> tuple[Any, Any]:
         schemas = importlib.import_module("sky.utils.schemas")
         both = schemas.get_task_schema(), schemas.get_resources_schema()
     return tuple(json.loads(json.dumps(each, default=str)) for each in both)  # type: ignore[return-value]
+
+
+def test_a_ray_job_has_a_placement_group_for_each_kind_of_node(folder: Path) -> None:
+    text = write("ray", "--cpus", "2", "--node", "host:old=1", "--elastic")
+    (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)][1:2]
+    given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+    assert given["elastic"] and given["words"] == ["train.py"] and given["plan"] == "plan.json"
+    assert [(group["name"], group["nodes"], group["resources"]) for group in given["groups"]] == [
+        ("new", [DEVICES[:4], DEVICES[4:8]], {"CPU": 2, "GPU": 1, "new": 0.001}),
+        ("old-1", [DEVICES[8:10]], {"CPU": 2, "GPU": 1, "Old_1": 0.001}),
+        ("host", [DEVICES[10:]], {"CPU": 2, "old": 1.0}),
+    ]
+    with pytest.raises(ValueError, match=r"--node: not an amount of old \(got 'x', expected"):
+        write("ray", "--node", "host:old=x")
 
 
 def test_a_skypilot_job_fits_the_schemas_of_skypilot(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 FOLDER has plan.json, cluster.yaml and model.graph. The process that is first at the end writes
 losses and parameters to FOLDER/seen.pt. Each process appends its rank, its number on the node and
-its device to FOLDER/places. PAUSE are seconds before each step.
+its device to FOLDER/places. FOLDER/trains is there after the first step. PAUSE are seconds before
+each step.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def train(folder: Path, steps: int, pause: float = 0.0, local: bool = False) -> 
     for _ in range(steps):
         time.sleep(pause)
         losses.append(trainer.step(batch).loss)
+        (folder / "trains").touch()
     state = trainer.parameters()
     return {"losses": losses, "state": state} if trainer.is_first else {}
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +122,7 @@ def places(folder: Path) -> list[list[str]]:
 
 def write(folder: Path, platform: str, file: str, *options: str, pause: float = 0.0) -> Path:
     """Writes a job in an empty folder's place of results."""
-    for name in ("seen.pt", "places", "elastic.jsonl"):
+    for name in ("seen.pt", "places", "trains"):
         (folder / name).unlink(missing_ok=True)
     script = ["--", SCRIPT, str(folder), str(STEPS), str(pause)]
     plan = str(folder / "plan.json")
@@ -214,4 +220,96 @@ def test_what_machines_start_trains_like_threads(
     assert len(commands) == 3
     run_places(commands, folder)
     assert places(folder) == EXPECTED
+    assert distance(folder) < 1e-10
+
+
+def ray_site() -> str:
+    """Returns the folder of Ray; skips the test without it."""
+    nightly = str(Path(sys.prefix, "deploy"))
+    found = importlib.util.find_spec("ray") or PathFinder.find_spec("ray", [nightly])
+    if found is None or found.origin is None:
+        pytest.skip("needs ray (requirements-deploy.txt)")
+    return str(Path(found.origin).parents[1])
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[dict[str, str]]:
+    """Is an environment in which the programs of Ray find a cluster of three machines, two of them
+    of the pool "fast"."""
+    # Behind all other packages, so that those of this environment win.
+    site = ray_site()
+    values = environment(Path(tempfile.mkdtemp()))
+    values["PYTHONPATH"] = os.pathsep.join([values["PYTHONPATH"], site])
+    values |= {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    code = """
+import json, sys, time
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"fast": 1}})
+cluster.add_node(num_cpus=2, resources={"fast": 1})
+cluster.add_node(num_cpus=1, resources={"slow": 1})
+print("address", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+    words = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=values, text=True, **pipes) as process:  # type: ignore[call-overload]
+        for line in process.stdout:
+            if line.startswith("address "):
+                break
+        yield {**values, "RAY_ADDRESS": line.split()[1]}
+        process.stdin.close()
+
+
+def worker_of(device: str, folder: Path) -> int:
+    """Returns the process of Ray that has the process of a device."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            values = (process / "environ").read_bytes().split(b"\0")
+            if str(folder).encode() in command and f"MEDLEY_DEVICE={device}".encode() in values:
+                status = (process / "status").read_text()
+                return int(re.findall(r"^PPid:\s*(\d+)", status, re.M)[0])
+        except OSError:  # it has ended
+            continue
+    raise AssertionError(f"no process of {device}")
+
+
+def job_of_ray(folder: Path, *options: str, pause: float = 0.0) -> list[str]:
+    job = write(folder, "ray", "job.py", *options, pause=pause)
+    return [sys.executable, str(job)]
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [[], ["--elastic"]])
+def test_a_ray_job_trains_like_threads(
+    folder: Path, ray_cluster: dict[str, str], tmp_path: Path, options: list[str]
+) -> None:
+    job = job_of_ray(folder, "--checkpoints", str(tmp_path), *options)
+    done = run(job, env=ray_cluster, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert places(folder) == EXPECTED
+    assert distance(folder) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_ray_worker_that_is_killed_comes_back(
+    folder: Path, ray_cluster: dict[str, str], tmp_path: Path
+) -> None:
+    command = job_of_ray(folder, "--checkpoints", str(tmp_path), "--elastic", pause=1.0)
+    with subprocess.Popen(
+        command, env=ray_cluster, cwd=folder, text=True, stderr=subprocess.PIPE
+    ) as job:
+        while not (folder / "trains").exists():
+            assert job.poll() is None
+            time.sleep(0.1)
+        os.kill(worker_of("slow/0/0", folder), signal.SIGKILL)
+        _, errors = job.communicate(timeout=200)
+    assert job.returncode == 0, errors
+    (recovery,) = [json.loads(line) for line in (tmp_path / "elastic.jsonl").open()]
+    # The killed process has come back: it is a member of the next epoch.
+    assert recovery["lost"] == [] and "slow/0/0" in recovery["members"]
+    assert places(folder) == sorted([*EXPECTED, EXPECTED[1]])
     assert distance(folder) < 1e-10

@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from medley import _core, _runtime
 from medley.cluster import Cluster, load_cluster
@@ -20,7 +20,7 @@ from medley.run import job
 from medley.run.leader import ElasticSupervisor
 from medley.run.nodes import Node, NodeSupervisor, nodes_of
 from medley.run.patience import Patience, say
-from medley.run.supervisor import Supervisor
+from medley.run.supervisor import Start, Supervisor
 
 LOOPBACK = "127.0.0.1"
 MEET_SECONDS = 600.0  # that a node waits for the first one
@@ -28,6 +28,13 @@ _ATTEMPTS = 20  # to find a port
 # The prefix of keys of a job without restarts (job.store_address()).
 _KEYS = "medley/0/"
 ELASTIC_DEAD_AFTER = 2.0  # seconds: a false alarm of an elastic run costs only time
+
+
+class Place(NamedTuple):
+    """What starts the processes of a run, and the address of the store, which all reach."""
+
+    start: Start | None = None  # None: they are children of this process
+    host: str = LOOPBACK
 
 
 def _environments(
@@ -54,12 +61,14 @@ def _environments(
     }
 
 
-def serve_store(prefix: str = "", timeout_ms: int = 60_000) -> tuple[_runtime.Store, int]:
-    """Serves a store on the loopback. Returns the store and its port."""
+def serve_store(
+    prefix: str = "", timeout_ms: int = 60_000, host: str = LOOPBACK
+) -> tuple[_runtime.Store, int]:
+    """Serves a store at an address of this machine. Returns the store and its port."""
     for attempt in range(_ATTEMPTS):
         port = free_port()
         try:
-            return _runtime.c10d_store(LOOPBACK, port, True, prefix, timeout_ms), port
+            return _runtime.c10d_store(host, port, True, prefix, timeout_ms), port
         except OSError as error:  # another process was faster
             if attempt + 1 == _ATTEMPTS or "in use" not in str(error):
                 raise
@@ -79,16 +88,19 @@ def supervise(
     values: Mapping[str, str],
     files: Sequence[int] = (),
     elastic: Mapping[str, Any] | None = None,
+    place: Place | None = None,
 ) -> int:
     """Runs `command` once per device, with `values` in its environment and `files` open. Returns
-    the exit code. `elastic`: log, restarts, meet, node_rank and settle of an elastic run."""
+    the exit code. `elastic`: log, restarts, meet, node_rank and settle of an elastic run.
+    `place`: where the processes run, if not on this machine."""
     if elastic is not None:
-        return _supervise_elastic(command, names, values, **elastic)
-    store, port = serve_store()
+        return _supervise_elastic(command, names, values, place or Place(), **elastic)
+    start, host = place or Place()
+    store, port = serve_store(host=host)
     with job.environment(values):
-        environments = _environments(names, names, LOOPBACK, port)
-    own = _runtime.c10d_store(LOOPBACK, port, False, _KEYS)
-    code = Supervisor(command, names, list(environments.values()), own, files).run()
+        environments = _environments(names, names, host, port)
+    own = _runtime.c10d_store(host, port, False, _KEYS)
+    code = Supervisor(command, names, list(environments.values()), own, files, start).run()
     del own, store
     return code
 
@@ -97,6 +109,7 @@ def _supervise_elastic(
     command: Sequence[str],
     names: Sequence[str],
     values: Mapping[str, str],
+    place: Place,
     *,
     log: str,
     restarts: int,
@@ -108,12 +121,12 @@ def _supervise_elastic(
     if not 0 <= node_rank < len(nodes):
         expected = "also --meet" if meet is None else f"less than {len(nodes)}, the plan's nodes"
         raise ValueError(f"--node-rank: found {node_rank}, expected {expected}")
-    host, port = (LOOPBACK, 0) if meet is None else _address(meet)
+    host, port = (place.host, 0) if meet is None else _address(meet)
     if node_rank > 0:
         _wait_for_leader(host, port)
         store = None
     elif meet is None:
-        store, port = serve_store()
+        store, port = serve_store(host=host)
     else:
         store = _runtime.c10d_store(host, port, True)
     with job.environment(values):
@@ -133,6 +146,7 @@ def _supervise_elastic(
             restarts=restarts,
             others=others,
             settle=settle,
+            start=place.start,
         )
     code = supervisor.run()
     del supervisor, own, store
@@ -172,13 +186,15 @@ def launch(
     emulate: str | None = None,
     dead_after: float | None = None,
     elastic: Mapping[str, Any] | None = None,
+    place: Place | None = None,
     **settings: float,
 ) -> int:
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
     `medley train ARGUMENTS` unless such a file exists. `emulate` names a cluster.yaml whose times,
     links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
     without a heartbeat for `dead_after` seconds ends the run. With `elastic`, which has the
-    settings of supervise() and second_homes_every, the others continue."""
+    settings of supervise() and second_homes_every, the others continue. `place`: where the
+    processes run, if not on this machine."""
     plan = Plan.load(plan_path)
     command = [script]
     if script == "train" and not os.path.exists(script):
@@ -214,7 +230,7 @@ def launch(
             ledger = f"/proc/self/fd/{files[0]}"
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": ledger})
         interpreter = [sys.executable, "-u", *command, *arguments]
-        return supervise(interpreter, plan.devices, values, files, elastic)
+        return supervise(interpreter, plan.devices, values, files, elastic, place)
 
 
 def _second_homes(every: int | None) -> str:

@@ -16,7 +16,7 @@ from medley.files import write_atomically
 from medley.run import ends
 from medley.run.epochs import EVALUATES, PREFIX, fail_epoch, has_finished
 from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
-from medley.run.supervisor import Device, Failed, Supervisor
+from medley.run.supervisor import Device, Failed, Start, Supervisor
 
 _LOOK_SECONDS = 0.02
 SETTLE_SECONDS = 600.0
@@ -42,8 +42,10 @@ class ElasticSupervisor(Supervisor):
         restarts: int = 0,
         others: Sequence[Node] = (),
         settle: float = SETTLE_SECONDS,
+        start: Start | None = None,
     ) -> None:
-        super().__init__(command, list(environments), list(environments.values()), store)
+        values = list(environments.values())
+        super().__init__(command, list(environments), values, store, start=start)
         self._others = others
         self._leader = _core.Leader(list(names))
         self._names = list(names)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -74,6 +74,7 @@ class Device:
 
     @property
     def runs(self) -> bool:
+        """Whether it has not ended."""
         return self.code is None
 
     def send(self, number: int) -> None:
@@ -100,6 +101,10 @@ class Device:
         return f"left with exit code {code}"
 
 
+# What a device's process is started with: name, command, environment and open files.
+Start = Callable[[str, Sequence[str], Mapping[str, str], Sequence[int]], Device]
+
+
 def exit_code(returncode: int) -> int:
     """Returns the exit code of a shell: 128 + the signal for a killed process."""
     return 128 - returncode if returncode < 0 else returncode
@@ -115,7 +120,7 @@ class Failed:
 
 class Supervisor:
     """Runs a command once per device. `store` is that of the job, where processes publish the first
-    failure. `files` are open in all of them."""
+    failure. `files` are open in all of them. `start` starts a process, maybe elsewhere."""
 
     def __init__(
         self,
@@ -124,7 +129,9 @@ class Supervisor:
         environments: Sequence[Mapping[str, str]],
         store: ends.Store,
         files: Sequence[int] = (),
+        start: Start | None = None,
     ) -> None:
+        self._start_device = start or Device
         self._starts = list(zip(names, environments, strict=True))
         self._command = command
         self._files = files
@@ -163,7 +170,7 @@ class Supervisor:
             self._start_one(name, values)
 
     def _start_one(self, name: str, values: Mapping[str, str]) -> None:
-        device = Device(name, self._command, values, self._files)
+        device = self._start_device(name, self._command, values, self._files)
         self._devices.append(device)
         for stream, target in device.streams:
             os.set_blocking(stream.fileno(), False)

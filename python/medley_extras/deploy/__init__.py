@@ -19,7 +19,7 @@ _WRITERS = {
         {"image", "time", "cpus", "memory", "storage"},
     ),
     "skypilot": ("medley_extras.deploy.skypilot", {"image", "cpus", "memory", "storage"}),
-    "ray": ("medley_extras.deploy.ray_job", {"image", "cpus"}),
+    "ray": ("medley_extras.deploy.ray_job", {"cpus"}),
 }
 _OPTIONS = ("image", "time", "cpus", "memory", "storage")
 _FOLDERS = {"kubernetes": "/checkpoints", "skypilot": "/checkpoints"}  # else "out"
