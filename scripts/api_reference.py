@@ -112,6 +112,7 @@ MODULES = {
         "medley.run.exchange.from_first",
         "medley.run.exchange.texts",
         "medley.run.exchange.values",
+        "medley.run.exchange.store",
         "medley.run.job.current",
         "medley.run.job.Job",
         "medley.run.job.joins_later",

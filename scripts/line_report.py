@@ -56,7 +56,7 @@ BUDGETS = {
     "medley/command": 80,
     "medley/checkpoint": 2_100,  # also several objectives as one
     "medley/elastic": 2_000,
-    "python/medley": 22_200,  # capture is a third of it; engines and sessions have interfaces
+    "python/medley": 22_265,  # capture is a third of it; engines and sessions have interfaces
     "python/medley_extras": 100,  # the table of verbs
     "python/medley_extras/convert": 275,
     "python/medley_extras/demo": 410,
@@ -64,11 +64,12 @@ BUDGETS = {
     "python/medley_extras/doctor": 1_470,
     "python/medley_extras/fits": 1_390,
     "python/medley_extras/hf": 535,
+    "python/medley_extras/metrics": 445,
     "python/medley_extras/models": 1_320,
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 195,
     "python/medley_extras/report": 2_400,  # the picture of a cluster, the rank of a plan, dark mode
-    "python/medley_extras/train": 720,
+    "python/medley_extras/train": 733,
 }
 # Modules above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}

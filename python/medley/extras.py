@@ -7,15 +7,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
     from medley.cli.verb import Verb
+    from medley.metrics import Metrics
+    from medley.trainer import Trainer
 
 # Reads name, options and the (rows, length) of the example batch, if given.
 ModelReader = Callable[[str, dict[str, Any], tuple[int, int] | None], tuple["nn.Module", Any]]
+
+
+class Exporter(Protocol):
+    """Takes the numbers of each step."""
+
+    def step(self, trainer: Trainer, metrics: Metrics) -> None: ...
+
 
 _PACKAGE = "medley_extras"
 
@@ -39,6 +48,14 @@ def model_reader(kind: str) -> ModelReader | None:
         return None
     read: ModelReader = importlib.import_module(table.MODELS[kind]).load
     return read
+
+
+def exporter(trainer: Trainer, host: str, port: int) -> Exporter:
+    """Returns what serves the numbers of a trainer. Raises ValueError if no package does."""
+    if (table := _table()) is None:
+        raise ValueError(f"--metrics-port: needs the package {_PACKAGE}. Install it.")
+    exporter: Exporter = importlib.import_module(table.EXPORTER).export(trainer, host, port)
+    return exporter
 
 
 def _table() -> Any:

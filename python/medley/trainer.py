@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from medley import _core, whole_tensors
+from medley import _core, extras, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.cluster import Cluster
 from medley.engine import Engine, OfEngine
@@ -22,7 +22,7 @@ from medley.metrics import Metrics
 from medley.model_files import write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
-from medley.run import exchange
+from medley.run import exchange, job
 from medley.run.journal import Kind
 from medley.run.sessions import session_of
 from medley.trainer_records import Records
@@ -44,7 +44,8 @@ class Trainer(OfSession, WholeTensors, Records):
     Initial parameters are copies of those of `model`; in a job, of the first process. `model`
     itself does not change. `local=True` runs all devices as threads of this process, also within a
     job. `profile` is the file that the plan was made with; at the end the drift of op times from it
-    is printed. Batches may have shorter sequences than planned: see `lengths`.
+    is printed. Batches may have shorter sequences than planned: see `lengths`. At `metrics_port`
+    the first process serves metrics as OpenMetrics text, at the address `metrics_host`.
 
     Example:
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-4))
@@ -70,8 +71,11 @@ class Trainer(OfSession, WholeTensors, Records):
         trace: bool = False,
         profile: str | os.PathLike[str] | None = None,
         lengths: Lengths | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> None:
         this = None if local else exchange.join()
+        where = job.metrics_address() if metrics_port is None else (metrics_host, metrics_port)
         self.engine = Engine(
             model,
             graph,
@@ -81,12 +85,13 @@ class Trainer(OfSession, WholeTensors, Records):
             seed=seed,
             cluster=cluster,
             keep_gradients=keep_gradients,
-            trace=trace,
+            trace=trace or where is not None,
             profile=profile,
             lengths=lengths,
         )
         self.first_step = FirstStep(self.engine, Trainer)
         self.session = session_of(Whole({"": self.engine}), this)
+        self._exporter = None if where is None else extras.exporter(self, *where)
 
     # --- training ---
 
@@ -100,7 +105,10 @@ class Trainer(OfSession, WholeTensors, Records):
         scalars of the model and the rows named by `capture(..., outputs=...)`.
         """
         self.first_step.check(batch, self.engine.is_first)
-        return self.session.step(self.engine, batch)
+        metrics = self.session.step(self.engine, batch)
+        if self._exporter is not None:
+            self._exporter.step(self, metrics)
+        return metrics
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Returns the mean loss and the mean of every other scalar of the model, such as

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from medley import _core
 from medley.drift import Drift
 from medley.files import write_atomically
 from medley.metrics import rows_by_kind
+from medley.run import elastic
 
 if TYPE_CHECKING:
     from medley.engine import Engine
@@ -40,6 +42,23 @@ class Records:
     def is_first(self) -> bool:
         """Whether this process is the first, which prints and reports."""
         return self.engine.is_first
+
+    @property
+    def members(self) -> list[str]:
+        """The devices whose processes are in the run, in an elastic one without those lost."""
+        return elastic.member().members if self.is_elastic else self.engine.plan.devices
+
+    @property
+    def recoveries(self) -> int:
+        """How often the run has resumed with another plan or other members."""
+        return elastic.member().epoch if self.is_elastic else 0
+
+    def traffic(self) -> dict[str, int]:
+        """Returns by link ("lan:fast/0:out") the bytes that a step sends over it, as predicted."""
+        graph, plan, machines = self.engine.graph.core, self.engine.plan.core, self.engine.machines
+        rule = self.engine.optimizer.core(graph)
+        found: Any = _core.simulate_plan(graph, plan, machines, optimizer=rule)
+        return dict(found["bytes_by_link"])
 
     def shares_of_kinds(self) -> dict[str, float]:
         """Returns the share of the rows by device type. Each stage of a pipeline has all rows."""

@@ -67,5 +67,8 @@ FORMS = {
     ),
 }
 
+# The module whose export(trainer, host, port) serves the numbers of a run.
+EXPORTER = "medley_extras.metrics"
+
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".
 MODELS = {"hf": "medley_extras.models.hf"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -261,15 +263,15 @@ cluster.shutdown()
         process.stdin.close()
 
 
-def worker_of(device: str, folder: Path) -> int:
-    """Returns the process of Ray that has the process of a device."""
+def process_of(device: str, folder: Path) -> tuple[int, int]:
+    """Returns the process of a device and its parent, which Ray or `medley launch` has started."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().split(b"\0")
             values = (process / "environ").read_bytes().split(b"\0")
             if str(folder).encode() in command and f"MEDLEY_DEVICE={device}".encode() in values:
                 status = (process / "status").read_text()
-                return int(re.findall(r"^PPid:\s*(\d+)", status, re.M)[0])
+                return int(process.name), int(re.findall(r"^PPid:\s*(\d+)", status, re.M)[0])
         except OSError:  # it has ended
             continue
     raise AssertionError(f"no process of {device}")
@@ -305,7 +307,7 @@ def test_a_ray_worker_that_is_killed_comes_back(
         while not (folder / "trains").exists():
             assert job.poll() is None
             time.sleep(0.1)
-        os.kill(worker_of("slow/0/0", folder), signal.SIGKILL)
+        os.kill(process_of("slow/0/0", folder)[1], signal.SIGKILL)
         _, errors = job.communicate(timeout=200)
     assert job.returncode == 0, errors
     (recovery,) = [json.loads(line) for line in (tmp_path / "elastic.jsonl").open()]
@@ -313,3 +315,30 @@ def test_a_ray_worker_that_is_killed_comes_back(
     assert recovery["lost"] == [] and "slow/0/0" in recovery["members"]
     assert places(folder) == sorted([*EXPECTED, EXPECTED[1]])
     assert distance(folder) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("device", ["slow/0/0", "fast/1/0"])  # another; the one that serves
+def test_metrics_count_losses_and_recoveries(folder: Path, tmp_path: Path, device: str) -> None:
+    pytest.importorskip("prometheus_client", reason="needs requirements-all.txt")
+    write(folder, "slurm", "job.sh")
+    port = free_port()
+    words = ["launch", "--elastic", "--elastic-log", str(tmp_path / "log"), "--metrics-port"]
+    words += [str(port), str(folder / "plan.json"), SCRIPT, str(folder), "12", "0.5"]
+    found = ""
+    with subprocess.Popen([sys.executable, "-m", "medley", *words], cwd=folder) as job:
+        while not (folder / "trains").exists():
+            assert job.poll() is None
+            time.sleep(0.1)
+        os.kill(process_of(device, folder)[0], signal.SIGKILL)
+        while "medley_recoveries_total 1.0" not in found:
+            assert job.poll() is None
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                url = f"http://127.0.0.1:{port}/metrics"
+                with urllib.request.urlopen(url, timeout=10) as answer:
+                    found = answer.read().decode()
+        job.wait(120)
+    assert job.returncode == 0
+    assert "medley_devices_lost_total 1.0" in found and "medley_devices 3.0" in found

@@ -87,6 +87,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with --elastic: where each recovery is noted, a line each; default: elastic.jsonl",
     )
+    parser.add_argument(
+        "--metrics-port",
+        metavar="N",
+        type=int,
+        help="the first process serves numbers of the run as OpenMetrics text; 0: at a free port",
+    )
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", help="address for --metrics-port; default: loopback"
+    )
     parser.set_defaults(**_OF_ELASTIC)
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -109,6 +118,7 @@ def command(arguments: argparse.Namespace) -> int:
     elastic = None
     if arguments.elastic:
         elastic = {name.removeprefix("elastic_"): getattr(arguments, name) for name in _OF_ELASTIC}
+    port = arguments.metrics_port
     return launch(
         arguments.plan,
         arguments.script,
@@ -116,6 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
         emulate=arguments.emulate,
         dead_after=arguments.dead_after,
         elastic=elastic,
+        metrics=None if port is None else f"{arguments.metrics_host}:{port}",
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,
         truth_spread=arguments.truth_spread,

@@ -122,6 +122,12 @@ def copies_are_asked_for() -> bool:
     return (second_homes_every() or 0) > 0
 
 
+def metrics_address() -> tuple[str, int] | None:
+    """Returns the host and port at which the first process serves metrics, if the user wants it."""
+    host, _, port = os.environ.get("MEDLEY_METRICS", "").rpartition(":")
+    return (host, int(port)) if host else None
+
+
 def settle_seconds() -> float:
     """Returns the minimum seconds between two changes that are made only for their gain."""
     return float(os.environ.get("MEDLEY_SETTLE", "600"))

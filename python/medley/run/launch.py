@@ -187,6 +187,7 @@ def launch(
     dead_after: float | None = None,
     elastic: Mapping[str, Any] | None = None,
     place: Place | None = None,
+    metrics: str | None = None,
     **settings: float,
 ) -> int:
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
@@ -194,7 +195,8 @@ def launch(
     links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
     without a heartbeat for `dead_after` seconds ends the run. With `elastic`, which has the
     settings of supervise() and second_homes_every, the others continue. `place`: where the
-    processes run, if not on this machine."""
+    processes run, if not on this machine. `metrics`: HOST:PORT at which the first process serves
+    metrics."""
     plan = Plan.load(plan_path)
     command = [script]
     if script == "train" and not os.path.exists(script):
@@ -202,6 +204,8 @@ def launch(
     elif not os.path.isfile(script):
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
+    if metrics is not None:
+        values["MEDLEY_METRICS"] = metrics
     if elastic is not None:
         if emulate is not None:
             raise ValueError("--elastic: found also --emulate, expected one of them")

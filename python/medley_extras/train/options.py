@@ -39,6 +39,8 @@ class Options:
     keep: int = 3
     keep_every: int = 0
     json: bool = False
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -105,6 +107,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         default="out",
         help="folder of weights, metrics and checkpoints (default: out)",
     )
+    add("--metrics-port", type=int, help="serve numbers of the run as OpenMetrics text; 0: any")
+    add("--metrics-host", default="127.0.0.1", help="address for that; default: the loopback")
 
 
 def from_namespace(arguments: argparse.Namespace) -> Options:

@@ -113,7 +113,16 @@ def train(options: Options) -> int:
     loader = FolderLoader(data, chosen, options.held_out, options.seed)
     steps = options.steps or (options.epochs or 0) * len(loader)
     rule = dataclasses.replace(rule, lr=_rates(options, steps))
-    trainer = medley.Trainer(model, graph, chosen, rule, seed=options.seed, keep_gradients=False)
+    trainer = medley.Trainer(
+        model,
+        graph,
+        chosen,
+        rule,
+        seed=options.seed,
+        keep_gradients=False,
+        metrics_port=options.metrics_port,
+        metrics_host=options.metrics_host,
+    )
     rows = loader.held_out
     settings = Settings(
         steps=steps,
