@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def test_a_skypilot_job_has_the_documented_fields(folder: Path) -> None:
         assert task.keys() == fields
         assert task["file_mounts"]["/checkpoints"]["source"] == "s3://mine"
         assert task["resources"]["job_recovery"]["recover_on_exit_codes"] == [130, 143]
-    assert '--node "$((2 + SKYPILOT_NODE_RANK))"' in tasks[1]["run"]
+    assert '--node "$SKYPILOT_NODE_RANK" --first 2 -- train.py' in tasks[1]["run"]
 
 
 def test_cards_have_the_names_of_skypilot() -> None:
@@ -254,3 +255,56 @@ def test_a_plan_needs_the_cluster_that_has_its_devices(folder: Path) -> None:
     Path("cluster.yaml").unlink()
     with pytest.raises(ValueError, match=r"--cluster: missing"):
         write("slurm")
+
+
+def started(*codes: str) -> subprocess.Popen[str]:
+    """Starts what runs Python code in the processes of a node."""
+    commands = [([sys.executable, "-c", code], {}) for code in codes]
+    run_all = "from medley_extras.deploy import start; start.GRACE_SECONDS = 0.5; "
+    run_all += f"raise SystemExit(start.run_all({commands!r}))"
+    package = str(Path(cli.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": package}
+    return subprocess.Popen(
+        [sys.executable, "-c", run_all], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_node_ends_with_the_code_of_its_first_failure() -> None:
+    with started("import time; time.sleep(60)", "raise SystemExit(3)") as process:
+        assert process.wait(30) == 3
+
+
+def test_a_node_passes_sigterm_on_and_lets_all_save() -> None:
+    saves = "import signal, time\n"
+    saves += "signal.signal(signal.SIGTERM, lambda *_: [time.sleep({}), exit(130)])\n"
+    saves += "print('ready', flush=True); time.sleep(60)"
+    with started(saves.format(0), saves.format(2)) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == "ready\n"
+        begin = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == 130
+        assert time.monotonic() - begin > 2  # longer than the time after a failure
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "ports"),
+    [(0, [], 1), (130, ["requeued"], 1), (143, ["requeued"], 1), (3, [], 3)],
+)
+def test_a_slurm_job_is_queued_again_when_it_was_told_to_stop(
+    folder: Path, code: int, said: list[str], ports: int
+) -> None:
+    write("slurm")
+    tools = {"srun": f"echo $MEET >>ports; exit {code}"}
+    tools["scontrol"] = '[ "$1" = requeue ] && echo requeued >>said; echo here'
+    for name, text in tools.items():
+        Path(name).write_text(f"#!/bin/sh\n{text}\n")
+        Path(name).chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.defpath}", "SLURM_JOB_ID": "7"}
+    environment["SLURM_JOB_NODELIST_HET_GROUP_0"] = "here"
+    done = subprocess.run(["bash", "job"], env=environment, check=False, stderr=subprocess.DEVNULL)
+    assert done.returncode == (3 if code == 3 else 0)
+    lines = Path("said").read_text().split() if Path("said").exists() else []
+    assert lines == said
+    assert len(set(Path("ports").read_text().split())) == ports

@@ -95,7 +95,7 @@ def _pod(job: Job, group: Group) -> dict[str, Any]:
     if group.gpus > 1:  # NCCL sends through shared memory, of which a pod has 64 MiB otherwise
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
         volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
-    place = f'--node "$(({group.first} + JOB_COMPLETION_INDEX))"'
+    place = f'--node "$JOB_COMPLETION_INDEX" --first {group.first}'
     container = {
         "name": "medley",
         "image": job.image,

@@ -50,7 +50,7 @@ def _task(job: Job, group: Group) -> dict[str, Any]:
     host = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     if len(job.groups) > 1:
         host = f"{first}-0.{job.name}"  # as job groups name machines
-    place = f'--node "$(({group.first} + SKYPILOT_NODE_RANK))"'
+    place = f'--node "$SKYPILOT_NODE_RANK" --first {group.first}'
     return {
         "name": group.name,
         "num_nodes": len(group.nodes),

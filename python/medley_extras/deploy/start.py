@@ -49,8 +49,7 @@ def variables(
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     """Runs commands in parallel; returns the exit code of the first one that fails, else 0."""
     processes = [subprocess.Popen(command, env=values) for command, values in commands]
-
-    asked = []
+    asked: list[int] = []
 
     def send(number: int, frame: object = None) -> None:
         asked.append(number)
@@ -60,14 +59,14 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, send)
     first, ends = 0, float("inf")
-    while any(each.poll() is None for each in processes):
-        failed = [each.returncode for each in processes if each.returncode]
+    while None in (codes := [each.poll() for each in processes]):
+        failed = [code for code in codes if code]
         if failed and not first and not asked:  # else all save first
             first, ends = failed[0], time.monotonic() + GRACE_SECONDS
         if time.monotonic() > ends:
             send(signal.SIGKILL)
         time.sleep(0.05)
-    first = first or next((each.returncode for each in processes if each.returncode), 0)
+    first = first or next((code for code in codes if code), 0)
     return 128 - first if first < 0 else first
 
 
@@ -79,6 +78,7 @@ def main() -> int:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--task", type=int, help="which process, counted over groups")
     place.add_argument("--node", type=int, help="which node, counted over groups")
+    parser.add_argument("--first", type=int, default=0, help="added to --node")
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--log", metavar="FOLDER", help="with --elastic: of elastic.jsonl")
@@ -89,7 +89,7 @@ def main() -> int:
     nodes = [node for group in groups_of(devices) for node in group.nodes]
     python = [sys.executable, "-u"]
     if options.elastic:
-        node = _at(nodes, options.node, "--node")
+        node = _at(nodes, options.first + options.node, "--node")
         launch = ["-m", "medley", "launch", "--elastic", "--restarts", str(options.restarts)]
         if options.log:
             make_folder(options.log)
@@ -102,7 +102,7 @@ def main() -> int:
         node, device = _at(tasks, options.task, "--task")
         values = variables(options.plan, devices, node, device, options.meet)
         os.execve(sys.executable, [*python, *words], values)
-    node = _at(nodes, options.node, "--node")
+    node = _at(nodes, options.first + options.node, "--node")
     every = [variables(options.plan, devices, node, each, options.meet) for each in node.devices]
     return run_all([([*python, *words], values) for values in every])
 
