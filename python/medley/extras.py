@@ -21,7 +21,7 @@ ModelReader = Callable[[str, dict[str, Any], tuple[int, int] | None], tuple["nn.
 
 
 class Exporter(Protocol):
-    """Takes the numbers of each step."""
+    """Takes the metrics of each step."""
 
     def step(self, trainer: Trainer, metrics: Metrics) -> None: ...
 
@@ -51,7 +51,7 @@ def model_reader(kind: str) -> ModelReader | None:
 
 
 def exporter(trainer: Trainer, host: str, port: int) -> Exporter:
-    """Returns what serves the numbers of a trainer. Raises ValueError if no package does."""
+    """Returns what serves the metrics of a trainer. Raises ValueError if no package does."""
     if (table := _table()) is None:
         raise ValueError(f"--metrics-port: needs the package {_PACKAGE}. Install it.")
     exporter: Exporter = importlib.import_module(table.EXPORTER).export(trainer, host, port)

@@ -50,7 +50,7 @@ class Records:
 
     @property
     def recoveries(self) -> int:
-        """How often the run has resumed with another plan or other members."""
+        """The number of times that the run has resumed with another plan or other members."""
         return elastic.member().epoch if self.is_elastic else 0
 
     def traffic(self) -> dict[str, int]:

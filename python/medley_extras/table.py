@@ -67,7 +67,7 @@ FORMS = {
     ),
 }
 
-# The module whose export(trainer, host, port) serves the numbers of a run.
+# The module whose export(trainer, host, port) serves the metrics of a run.
 EXPORTER = "medley_extras.metrics"
 
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".

@@ -1,4 +1,4 @@
-"""Numbers of a run over HTTP: a strict parser reads them, and they are those of the trainer."""
+"""Metrics of a run over HTTP: a strict parser reads them, and they are those of the trainer."""
 
 from __future__ import annotations
 

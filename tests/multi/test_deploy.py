@@ -123,7 +123,7 @@ def places(folder: Path) -> list[list[str]]:
 
 
 def write(folder: Path, platform: str, file: str, *options: str, pause: float = 0.0) -> Path:
-    """Writes a job in an empty folder's place of results."""
+    """Writes a job, and removes the results of the last one."""
     for name in ("seen.pt", "places", "trains"):
         (folder / name).unlink(missing_ok=True)
     script = ["--", SCRIPT, str(folder), str(STEPS), str(pause)]

@@ -91,7 +91,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         metavar="N",
         type=int,
-        help="the first process serves numbers of the run as OpenMetrics text; 0: at a free port",
+        help="the first process serves metrics of the run as OpenMetrics text; 0: at a free port",
     )
     parser.add_argument(
         "--metrics-host", default="127.0.0.1", help="address for --metrics-port; default: loopback"

@@ -27,6 +27,7 @@ _FOLDERS = {"kubernetes": "/checkpoints", "skypilot": "/checkpoints"}  # else "o
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the form."""
+    parser.usage = "medley launch --for PLATFORM PLAN -o FILE [OPTIONS] -- SCRIPT [ARGUMENTS]"
     add = parser.add_argument
     add(
         "--for",
@@ -49,7 +50,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--checkpoints", metavar="FOLDER", help="that all nodes see, as MEDLEY_CHECKPOINTS")
     add("--storage", help="kubernetes: the volume claim for checkpoints; skypilot: the bucket")
     add("--image", help="container image with Medley; kubernetes needs one")
-    add("--cpus", type=int, help="processors for each device")
+    add("--cpus", type=int, help="CPUs for each device")
     add("--memory", help="for each node, as the platform writes it: 64G, 64Gi")
     add("--time", metavar="HH:MM:SS", help="limit; default: 4 hours with slurm, else none")
     add(

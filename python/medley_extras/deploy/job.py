@@ -37,7 +37,7 @@ class Group:
     nodes: list[Node]
     first: int = 0  # nodes in the groups before
     kind: str = ""  # of devices, as the cluster names it
-    card: str = ""  # this kind in the catalogue, "" for processors
+    gpu: str = ""  # this kind in the catalogue, "" for CPUs
     preemptible: bool = False
     select: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the user, for the pool
 
@@ -49,7 +49,7 @@ class Group:
     @property
     def gpus(self) -> int:
         """GPUs that each node needs."""
-        return self.devices if self.card else 0
+        return self.devices if self.gpu else 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def described(
             dataclasses.replace(
                 group,
                 kind=kind,
-                card=_card(kind, text),
+                gpu=_gpu(kind, text),
                 preemptible=_is_preemptible(group.pool, text),
                 select=select.get(group.pool, {}),
             )
@@ -159,8 +159,8 @@ def described(
     return loaded.text, file, text, whole
 
 
-def _card(kind: str, text: str) -> str:
-    """Returns the GPU of the catalogue that a kind is or is based on, "" for a processor."""
+def _gpu(kind: str, text: str) -> str:
+    """Returns the GPU of the catalogue that a kind is or is based on, "" for a CPU."""
     seen = {kind}
     while base := re.search(
         rf"(?<![\w.-]){re.escape(kind)}\s*:[\s{{]*(?:\w+\s*:\s*[^,\n{{}}]+[,\n]\s*)*?"

@@ -130,7 +130,7 @@ def _resources(job: Job, group: Group) -> dict[str, Any]:
     if job.memory:
         requests["memory"] = limits["memory"] = job.memory
     if group.gpus:
-        maker = "amd.com" if group.card.startswith("MI") else "nvidia.com"
-        limits[f"{maker}/gpu"] = str(group.gpus)
+        vendor = "amd.com" if group.gpu.startswith("MI") else "nvidia.com"
+        limits[f"{vendor}/gpu"] = str(group.gpus)
     found = {"requests": requests, "limits": limits}
     return {name: values for name, values in found.items() if values}

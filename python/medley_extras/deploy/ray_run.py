@@ -22,8 +22,8 @@ from medley.run.supervisor import Device
 
 PLACE_SECONDS = 600.0  # until Ray has found machines for all
 _POLL_SECONDS = 0.02
-STOPPED = (130, 143)  # exit codes of a run that was told to stop
-# What of the driver's environment is not for machines elsewhere.
+STOPPED = (130, 143)  # exit codes of a run that a signal has stopped
+# Variables that hold for the driver's machine alone.
 _OWN = ("OMP_NUM_THREADS",)
 
 
@@ -122,13 +122,13 @@ def run(
     def start(
         name: str, command: Sequence[str], values: Mapping[str, str], files: Sequence[int]
     ) -> Device:
-        told = {key: value for key, value in values.items() if own.get(key) != value}
+        given = {key: value for key, value in values.items() if own.get(key) != value}
         for key in _OWN:
-            told.pop(key, None)
+            given.pop(key, None)
         options, local = placed[name]
-        told |= {"LOCAL_RANK": str(local), "MEDLEY_CHECKPOINTS": checkpoints}
+        given |= {"LOCAL_RANK": str(local), "MEDLEY_CHECKPOINTS": checkpoints}
         worker: Any = ray.remote(Worker).options(**options)
-        return RayDevice(name, worker.remote(name, list(command[1:]), told, text), ray)
+        return RayDevice(name, worker.remote(name, list(command[1:]), given, text), ray)
 
     make_folder(checkpoints)
     settings = {

@@ -12,8 +12,8 @@ from typing import Any
 from medley_extras.deploy.documents import dump
 from medley_extras.deploy.job import Group, Job
 
-STOPPED = [130, 143]  # exit codes of runs that were told to stop
-# Cards that SkyPilot names with their memory, because another size has the plain name.
+STOPPED = [130, 143]  # exit codes of runs that a signal has stopped
+# GPUs that SkyPilot names with their memory, because another size has the plain name.
 _WITH_MEMORY = ("A100-80GB", "V100-32GB")
 
 
@@ -28,7 +28,7 @@ def text(job: Job) -> str:
 def _task(job: Job, group: Group) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     if group.gpus:
-        resources["accelerators"] = f"{accelerator(group.card)}:{group.gpus}"
+        resources["accelerators"] = f"{accelerator(group.gpu)}:{group.gpus}"
     if job.cpus:
         resources["cpus"] = f"{job.cpus * group.devices}+"
     if job.memory:
@@ -62,11 +62,11 @@ def _task(job: Job, group: Group) -> dict[str, Any]:
     }
 
 
-def accelerator(card: str) -> str:
-    """Returns the name that SkyPilot has for a card of the catalogue."""
-    if card in _WITH_MEMORY:
-        return card
-    return re.sub(r"(-PCIe|-NVL|-SXM\d?)?-\d+GB$", "", card)
+def accelerator(gpu: str) -> str:
+    """Returns the name that SkyPilot has for a GPU of the catalogue."""
+    if gpu in _WITH_MEMORY:
+        return gpu
+    return re.sub(r"(-PCIe|-NVL|-SXM\d?)?-\d+GB$", "", gpu)
 
 
 def _value(text: str) -> Any:

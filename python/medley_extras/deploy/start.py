@@ -49,10 +49,10 @@ def variables(
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     """Runs commands in parallel; returns the exit code of the first one that fails, else 0."""
     processes = [subprocess.Popen(command, env=values) for command, values in commands]
-    asked: list[int] = []
+    signals: list[int] = []
 
     def send(number: int, frame: object = None) -> None:
-        asked.append(number)
+        signals.append(number)
         for each in processes:
             each.send_signal(number)  # no effect on a process that has ended
 
@@ -61,7 +61,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]]) -> int:
     first, ends = 0, float("inf")
     while None in (codes := [each.poll() for each in processes]):
         failed = [code for code in codes if code]
-        if failed and not first and not asked:  # else all save first
+        if failed and not first and not signals:  # else all save first
             first, ends = failed[0], time.monotonic() + GRACE_SECONDS
         if time.monotonic() > ends:
             send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Numbers of a run as OpenMetrics text over HTTP: `--metrics-port`, `Trainer(metrics_port=...)`.
+"""Metrics of a run as OpenMetrics text over HTTP: `--metrics-port`, `Trainer(metrics_port=...)`.
 
 The first process serves. Every process adds up the seconds and bytes of its devices; in a job the
 others leave theirs in the store, once a second.
@@ -27,7 +27,7 @@ TELL_SECONDS = 1.0  # between two messages of a process to the first one
 
 
 def export(trainer: Trainer, host: str, port: int) -> Exporter:
-    """Serves the numbers of a trainer, if this process is the first.
+    """Serves the metrics of a trainer, if this process is the first.
 
     Raises OSError if the port cannot be used, and ValueError without prometheus_client.
     """
@@ -39,7 +39,7 @@ def export(trainer: Trainer, host: str, port: int) -> Exporter:
 
 
 class Exporter:
-    """Takes the numbers of each step. Knows the trainer only while a step is noted."""
+    """Takes the metrics of each step. Knows the trainer only while a step is noted."""
 
     def __init__(self, host: str, port: int) -> None:
         self._where = host, port
@@ -89,7 +89,7 @@ class Exporter:
     def _take_over(self, trainer: Trainer) -> None:
         try:
             self.serve(trainer)
-        except OSError as error:  # training goes on; the next second it may be free
+        except OSError as error:  # training continues, and the next second tries again
             if not self._has_failed:
                 self._has_failed = True
                 print(f"medley: {error}", file=sys.stderr, flush=True)

@@ -85,7 +85,7 @@ def families(values: Values, devices: Mapping[str, Mapping[str, Any]]) -> list[A
     samples.add_metric([], values.samples)
     lost = CounterMetricFamily("medley_devices_lost", "Devices that have left the run.")
     lost.add_metric([], values.lost)
-    changes = CounterMetricFamily("medley_recoveries", "How often the run resumed with a new plan.")
+    changes = CounterMetricFamily("medley_recoveries", "Times that the run resumed after a change.")
     changes.add_metric([], values.recoveries)
     return [
         *found,

@@ -81,7 +81,7 @@ class Server:
 
 
 class _Registry:
-    """What prometheus_client asks for metrics."""
+    """The part of a registry that prometheus_client reads."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect

@@ -107,7 +107,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         default="out",
         help="folder of weights, metrics and checkpoints (default: out)",
     )
-    add("--metrics-port", type=int, help="serve numbers of the run as OpenMetrics text; 0: any")
+    add("--metrics-port", type=int, help="serve metrics of the run as OpenMetrics text; 0: any")
     add("--metrics-host", default="127.0.0.1", help="address for that; default: the loopback")
 
 
