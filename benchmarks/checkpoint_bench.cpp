@@ -11,8 +11,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/checkpoint/deal.h"
 #include "medley/checkpoint/read.h"
+#include "medley/checkpoint/write_plan.h"
 
 namespace medley {
 namespace {
@@ -113,10 +113,10 @@ std::vector<WantedBoxes> wanted_by(int device) {
 }
 
 Manifest make() {
-  Deal dealt = deal(held_by_writers(), {kDevices});
+  WritePlan planned = plan_writes(held_by_writers(), {kDevices});
   Manifest manifest;
-  manifest.values = std::move(dealt.values);
-  for (const int writer : dealt.writers)
+  manifest.values = std::move(planned.values);
+  for (const int writer : planned.writers)
     manifest.files.push_back({fmt::format("{}.safetensors", writer), 0, std::string(64, '0')});
   return manifest;
 }

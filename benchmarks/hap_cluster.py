@@ -47,7 +47,7 @@ CASES = [  # name, model, cluster, rows of a step, strategies
     # The same 64 experts, padded to three per device on 29 devices: as many tokens for each.
     (
         "bert-moe 87",
-        "medley_extras.models:bert_moe?size=hap&experts=87&room=1.69",
+        "medley_extras.models:bert_moe?size=hap&experts=87&capacity=1.69",
         "hap29",
         928,
         EXPERTS,

@@ -69,7 +69,7 @@ def cases(forward: list[str]) -> dict[str, dict[str, Any]]:
         },
         "tensors on two": {
             "microbatches": [{"rows": ROWS}],
-            "stages": [{**mesh(0, 1), "states": MEGATRON}],
+            "stages": [{**mesh(0, 1), "placements": MEGATRON}],
         },
         "a pipeline of two, 8 micro-batches": {
             "microbatches": eighths,

@@ -5,7 +5,7 @@ if(MEDLEY_CCACHE)
 else()
   set(default ON)
 endif()
-option(MEDLEY_BATCHES "Precompile headers, and compile the files of a room in batches" ${default})
+option(MEDLEY_BATCHES "Precompile headers, and compile the files of a module in batches" ${default})
 
 if(MEDLEY_BATCHES AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # A batch fits into a gigabyte: collecting garbage below that would cost a twelfth of the time.

@@ -27,7 +27,7 @@ ROWS = 16
 
 def plan_on(devices: list[str], states: dict[str, str]) -> medley.Plan:
     """Returns a plan of one stage."""
-    stage = {"mesh": {"devices": devices}, "states": states}
+    stage = {"mesh": {"devices": devices}, "placements": states}
     return medley.Plan.from_dict(
         {
             "format": "medley-plan",

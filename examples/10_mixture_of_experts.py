@@ -48,7 +48,7 @@ ROWS, EXPERTS = 24, 12
 def main() -> None:
     torch.manual_seed(0)
     model, batch = bert_moe(
-        experts=EXPERTS, room=1.25, positions=32, width=64, hidden=256, batch=ROWS
+        experts=EXPERTS, capacity=1.25, positions=32, width=64, hidden=256, batch=ROWS
     )
     graph = medley.capture(model, batch)
     Path("moe.graph").write_text(graph.text())

@@ -64,10 +64,10 @@ def hidden_names(text: str) -> dict[str, int]:
     return found
 
 
-def public_types(room: str) -> dict[str, str]:
-    """Returns the types of the headers that a room may include, with their places."""
+def public_types(module: str) -> dict[str, str]:
+    """Returns the types of the headers that a module may include, with their places."""
     found = {}
-    for name in [room, *sorted(declared_deps(ROOT / "medley" / room, "DEPS"))]:
+    for name in [module, *sorted(declared_deps(ROOT / "medley" / module, "DEPS"))]:
         for path in sorted((ROOT / "medley" / name).glob("*.h")):
             for scoped, line in types(path.read_text()):
                 if scoped.startswith("medley::") and scoped.count("::") == 1:
@@ -121,13 +121,13 @@ def not_included() -> list[str]:
     for path in sorted(ROOT.glob("medley/*/*.cpp")):
         text = SKIPPED.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), path.read_text())
         reached = included(path, closures)
-        rooms = declared_deps(path.parent, "DEPS") | {path.parent.name}
+        modules = declared_deps(path.parent, "DEPS") | {path.parent.name}
         own = {re.sub(r"\W.*", "", each) for each in hidden_names(path.read_text())}
         own |= set(re.findall(r"(?<=[\w>&*] )(\w+)\b(?!\()", text))  # variables and parameters
         own |= set(re.findall(r"\b(?!return|else|throw)\w+[>&*]* (\w+)\(", text))  # defined here
         for used in USED.finditer(text):
             name = used[1] or used[2]
-            headers = {h for h in declared.get(name, set()) if h.parent.name in rooms}
+            headers = {h for h in declared.get(name, set()) if h.parent.name in modules}
             if not headers or headers & reached or name in own:
                 continue
             if not any(name in words_of(each) for each in reached - {path}):  # a member
@@ -144,14 +144,14 @@ def main() -> int:
     for line in not_included():
         failed += 1
         print(line)
-    for room in sorted({path.parent for path in ROOT.glob("medley/*/CMakeLists.txt")}):
+    for module in sorted({path.parent for path in ROOT.glob("medley/*/CMakeLists.txt")}):
         skips = "SKIP_UNITY_BUILD_INCLUSION"
         listed = re.findall(
-            rf"\(([\w.\s]+) PROPERTIES {skips}", (room / "CMakeLists.txt").read_text()
+            rf"\(([\w.\s]+) PROPERTIES {skips}", (module / "CMakeLists.txt").read_text()
         )
         alone = {file for each in listed for file in each.split()}
-        public = public_types(room.name)
-        files = [each for each in sorted(room.glob("*.cpp")) if each.name not in alone]
+        public = public_types(module.name)
+        files = [each for each in sorted(module.glob("*.cpp")) if each.name not in alone]
         for is_test in (False, True):
             places: dict[str, list[str]] = defaultdict(list)
             for path in files:
@@ -166,7 +166,7 @@ def main() -> int:
                     failed += 1
                     print(
                         f"{found[1]}: found {key}, which {found[0]} defines too: rename one, share "
-                        f"it, or name a file before {skips} in {room.name}/CMakeLists.txt"
+                        f"it, or name a file before {skips} in {module.name}/CMakeLists.txt"
                     )
     return failed > 0
 

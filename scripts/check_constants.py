@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["synthesis", "chains", "candidates", "groups", "planner"]
+MODULES = ["synthesis", "chains", "candidates", "groups", "planner"]
 LIMIT = 75
 CONSTANT = re.compile(r"constexpr (?:size_t|u?int\w*|double|std::\w[\w:]*|\w+) (k[A-Z]\w*)\b[^;]*;")
 MORE = re.compile(r"[,;] (k[A-Z]\w*) =")
@@ -44,7 +44,8 @@ FIXED = {  # name: why
     "kNamed": "how many a message names",
     "kExactDevices": "bits of a mask",
     "kBucketBytes": "PyTorch's own",
-    "kAtOnce": "two at once is the mode itself",
+    "kInterleave": "two is the mode itself",
+    "kParallelPeriods": "searches side by side",
     "kWholeBlocks": "the grids of Megatron-LM have them",
 }
 
@@ -62,8 +63,8 @@ def names(text: str) -> list[tuple[int, str]]:
 def constants() -> list[tuple[str, str]]:
     """Returns (place, name) of the constants of all modules."""
     found = []
-    for room in ROOMS:
-        for file in sorted((ROOT / "medley" / room).glob("*.[hc]*")):
+    for module in MODULES:
+        for file in sorted((ROOT / "medley" / module).glob("*.[hc]*")):
             if file.name.endswith("_test.cpp") or file.name == "CMakeLists.txt":
                 continue
             found += [

@@ -53,8 +53,8 @@ THREADED = [
 ]
 PLAN_SEEDS_NIGHTLY = "200"
 AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # plans simulated and emulated
-SECOND_HOMES_SEEDS, SECOND_HOMES_SEEDS_NIGHTLY = "100", "1000"  # plans that lose a node
-SURVIVE_CLUSTERS, SURVIVE_CLUSTERS_NIGHTLY = "1", "12"  # on which all plans are tried
+REPLICAS_SEEDS, REPLICAS_SEEDS_NIGHTLY = "100", "1000"  # plans that lose a node
+NODE_LOSS_CLUSTERS, NODE_LOSS_CLUSTERS_NIGHTLY = "1", "12"  # on which all plans are tried
 GROUP_SEEDS, GROUP_SEEDS_NIGHTLY = "100", "1000"  # sets of pipelines, searched and enumerated
 BENCHMARKS_TESTED = ["op_costs"]  # run by ctest; the others are built nightly
 LONG_TO_BUILD = ["layer_peers"]  # tests of a second with half a minute of building: nightly
@@ -199,8 +199,8 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
         f"unit_{preset}",
         GTEST_OUTPUT=f"xml:{reports}/",
         MEDLEY_AGREEMENT_SEEDS=AGREEMENT_SEEDS_NIGHTLY if many else AGREEMENT_SEEDS,
-        MEDLEY_SECOND_HOMES_SEEDS=SECOND_HOMES_SEEDS_NIGHTLY if many else SECOND_HOMES_SEEDS,
-        MEDLEY_SURVIVE_CLUSTERS=SURVIVE_CLUSTERS_NIGHTLY if many else SURVIVE_CLUSTERS,
+        MEDLEY_REPLICAS_SEEDS=REPLICAS_SEEDS_NIGHTLY if many else REPLICAS_SEEDS,
+        MEDLEY_NODE_LOSS_CLUSTERS=NODE_LOSS_CLUSTERS_NIGHTLY if many else NODE_LOSS_CLUSTERS,
         MEDLEY_GROUP_SEEDS=GROUP_SEEDS_NIGHTLY if many else GROUP_SEEDS,
         MEDLEY_ALL_SEEDS="1" if many else "",  # other random cases: a fifth of them
     )

@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
         common = {ready.FOLDER: str(folder)}
         if options.plan is not None:
             common["MEDLEY_PLAN"] = str(Path(options.plan).resolve())
-        seats = [
-            inside.Seat(name, device, amounts[device], str(group), {**values, **common})
+        slots = [
+            inside.DeviceSlot(name, device, amounts[device], str(group), {**values, **common})
             for name, device, group, values in zip(
                 names,
                 numbers,
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
         ]
         job = inside.Job(
             layout=layout,
-            seats=tuple(seats),
+            slots=tuple(slots),
             command=tuple(options.command),
             folder=str(folder),
             logs=str(logs),
@@ -153,11 +153,11 @@ def _number(cluster: Cluster, name: str, said: str) -> int:
 
 
 def _describe(layout: Layout, job: inside.Job) -> None:
-    for seat in job.seats:
-        amount = seat.quota
+    for slot in job.slots:
+        amount = slot.quota
         print(
-            f"testbed: {seat.name}: {amount.quota_us / 1e3:g} ms of every "
-            f"{amount.period_us / 1e3:g} ms on core {amount.core}, {layout.addresses[seat.device]}",
+            f"testbed: {slot.name}: {amount.quota_us / 1e3:g} ms of every "
+            f"{amount.period_us / 1e3:g} ms on core {amount.core}, {layout.addresses[slot.device]}",
             file=sys.stderr,
         )
     for note in layout.notes:

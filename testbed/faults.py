@@ -1,8 +1,8 @@
 """A run that tolerates repeated faults: `python -m testbed.faults`. Each device is a node of its
-own: a network namespace with `medley launch --elastic --meet` in it, connected to the others by a
-bridge. Processes are killed, nodes are stopped and continued, links are cut and restored. If a
-node's command has ended, it is restarted there, as a user would do. The first node leads and has no
-faults. Needs root."""
+own: a network namespace with `medley launch --elastic --rdzv-endpoint` in it, connected to the
+others by a bridge. Processes are killed, nodes are stopped and continued, links are cut and
+restored. If a node's command has ended, it is restarted there, as a user would do. The first node
+leads and has no faults. Needs root."""
 
 from __future__ import annotations
 
@@ -162,12 +162,12 @@ class Run:
 
     def _command(self, rank: int) -> list[str]:
         more = ["--double"] if self._options.double else []
-        silence = self._options.dead_after
-        watch = [] if silence is None else ["--dead-after", str(silence)]
+        silence = self._options.heartbeat_timeout
+        watch = [] if silence is None else ["--heartbeat-timeout", str(silence)]
         return [
             *(sys.executable, "-m", "medley", "launch", "--elastic", "--settle", "1e9"),
             *("--elastic-log", str(self._folder / "elastic.jsonl"), *watch),
-            *("--meet", f"{ADDRESS.format(1)}:{PORT}", "--node-rank", str(rank)),
+            *("--rdzv-endpoint", f"{ADDRESS.format(1)}:{PORT}", "--node-rank", str(rank)),
             *(str(self._folder / "plan.json"), str(recovery.SCRIPT), self._options.workload),
             *(str(self._folder), "--steps", str(10**9), "--pause", str(self._options.pause), *more),
         ]
@@ -297,7 +297,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=62)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--calm", type=float, default=60.0, help="seconds before the first (60)")
-    parser.add_argument("--dead-after", type=float, help="seconds of silence, of medley launch")
+    parser.add_argument(
+        "--heartbeat-timeout", type=float, help="seconds of silence, of medley launch"
+    )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two steps")
     parser.add_argument("--strategy", default="data-parallel-even", help="of the plans")
     parser.add_argument("--double", action="store_true", help="train in float64")

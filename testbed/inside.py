@@ -25,7 +25,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 @dataclasses.dataclass(frozen=True)
-class Seat:
+class DeviceSlot:
     """The place and arguments of a process. `device` is its number in the cluster."""
 
     name: str
@@ -40,7 +40,7 @@ class Job:
     """The job of the inner process; seats are indexed by rank."""
 
     layout: Layout
-    seats: tuple[Seat, ...]
+    slots: tuple[DeviceSlot, ...]
     command: tuple[str, ...]
     folder: str  # for the protocol of ready.py
     logs: str
@@ -64,22 +64,22 @@ def from_json(text: str) -> Job:
         for port in layout["ports"]
     )
     raw["layout"] = Layout(**layout)
-    raw["seats"] = tuple(Seat(**{**s, "quota": Quota(**s["quota"])}) for s in raw["seats"])
+    raw["slots"] = tuple(DeviceSlot(**{**s, "quota": Quota(**s["quota"])}) for s in raw["slots"])
     return Job(**raw)
 
 
 class Process:
     """The process of one device. Its output goes to a file and, line by line, to ours."""
 
-    def __init__(self, seat: Seat, job: Job) -> None:
-        self.seat = seat
-        self.log = Path(job.logs, seat.name.replace("/", "-") + ".log")
+    def __init__(self, slot: DeviceSlot, job: Job) -> None:
+        self.slot = slot
+        self.log = Path(job.logs, slot.name.replace("/", "-") + ".log")
         self._written: IO[bytes] = self.log.open("wb")
         self._read: IO[bytes] = self.log.open("rb")
         self._rest = b""
         self.popen = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/d{seat.device}", *job.command],
-            env={**os.environ, **seat.environment},
+            ["nsenter", f"--net=/run/netns/d{slot.device}", *job.command],
+            env={**os.environ, **slot.environment},
             stdin=subprocess.DEVNULL,
             stdout=self._written,
             stderr=subprocess.STDOUT,
@@ -88,8 +88,8 @@ class Process:
         )
 
     def _prepare(self) -> None:
-        quota.enter(Path(self.seat.group))
-        os.sched_setaffinity(0, {self.seat.quota.core})
+        quota.enter(Path(self.slot.group))
+        os.sched_setaffinity(0, {self.slot.quota.core})
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -122,8 +122,8 @@ class Supervisor:
         self._job = job
         self._limited = False
         self._end = time.monotonic() + job.timeout
-        self._processes = [Process(seat, job) for seat in job.seats]
-        self._width = max(len(seat.name) for seat in job.seats)
+        self._processes = [Process(slot, job) for slot in job.slots]
+        self._width = max(len(slot.name) for slot in job.slots)
 
     def run(self) -> int:
         """Returns the exit code of the first failure, 130 if interrupted, 124 after the time
@@ -152,9 +152,9 @@ class Supervisor:
 
     def _limit(self, on: bool) -> None:
         for process in self._processes:
-            amount = process.seat.quota
+            amount = process.slot.quota
             quota_us = amount.quota_us if on else -1
-            quota.limit(Path(process.seat.group), quota_us, amount.period_us)
+            quota.limit(Path(process.slot.group), quota_us, amount.period_us)
         self._limited = self._limited or on
 
     def _state(self) -> int | None:
@@ -163,7 +163,7 @@ class Supervisor:
         if failed:
             # A killed process is the cause; the others only react.
             first = min(failed, key=lambda process: process.popen.returncode)
-            self._say(f"device {first.seat.name} {first.describe_end()}")
+            self._say(f"device {first.slot.name} {first.describe_end()}")
             code = int(first.popen.returncode)
             return 128 - code if code < 0 else code
         if all(process.popen.poll() == 0 for process in self._processes):

@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
   app.add_option("--slow", slow);
   app.add_option("--node", per_node, "devices per node");
   app.add_flag("--two-axes", two_axes, "a mesh of nodes and devices of a node");
-  app.add_flag("--different", different, "no two layers alike");
+  app.add_flag("--different", different, "no two layers identical");
   app.add_flag("--plan", whole, "the whole strategy, ratios and simulation included");
   app.add_flag("--lifted", lifted, "by the lifted dual alone");
   CLI11_PARSE(app, argc, argv);

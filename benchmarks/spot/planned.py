@@ -60,7 +60,7 @@ class Planned:
         if key not in self._moved:
             old = self._program(before)
             kept = [d for d in old.devices if self._cluster.node(d) in left]
-            moves = _core.Moves([(old, kept, None)], self._program(after))
+            moves = _core.ReshardPlan([(old, kept, None)], self._program(after))
             if moves.lost:
                 raise ValueError(f"{moves.lost[0]}: nobody who is left has it")
             self._moved[key] = float(moves.busiest)

@@ -22,8 +22,8 @@ enum class CommunicationKind : uint8_t {
   kReduceScatter,
   kAllToAll,  // Flat concatenation of send[j] (for device j) -> that of receive[j] (from device j).
   kTransfer,  // kAllToAll between two stages: one has only inputs, the other only outputs.
-  // Tensors of several stages -> flat sums by each layout: two all-to-alls (boxes/relay.h).
-  kRelay,
+  // Tensors of several stages -> flat sums by each layout: two all-to-alls (boxes/gradient_sync.h).
+  kGradientSync,
 };
 
 struct CommunicationTraits {
@@ -46,7 +46,7 @@ inline constexpr CommunicationTraits kCommunications[] = {
     {.name = "reduce_scatter", .sends = true, .sums = true},
     {.name = "all_to_all", .sends = true, .receives = true},
     {.name = "transfer", .sends = true, .receives = true, .own_group = false},
-    {.name = "relay", .sends = true, .receives = true, .sums = true, .own_group = false},
+    {.name = "gradient_sync", .sends = true, .receives = true, .sums = true, .own_group = false},
 };
 constexpr const CommunicationTraits& traits_of(CommunicationKind kind) {
   return kCommunications[at(kind)];
@@ -55,7 +55,7 @@ constexpr const CommunicationTraits& traits_of(CommunicationKind kind) {
 std::string to_string(CommunicationKind kind);
 std::optional<CommunicationKind> find_communication_kind(std::string_view name);
 // Returns the number of lengths that describe one: of the whole, of each device's chunk, or of each
-// pair of devices (twice for a relay).
+// pair of devices (twice for a gradient sync).
 size_t num_lengths(CommunicationKind kind, size_t devices);
 
 }  // namespace medley

@@ -8,8 +8,8 @@ namespace medley {
 namespace {
 
 // Rows are in the order of the enumerators.
-static_assert(traits_of(CommunicationKind::kRelay).name == "relay" &&
-              at(CommunicationKind::kRelay) + 1 == std::size(kCommunications));
+static_assert(traits_of(CommunicationKind::kGradientSync).name == "gradient_sync" &&
+              at(CommunicationKind::kGradientSync) + 1 == std::size(kCommunications));
 
 TEST(CommunicationKind, NamesAreFoundAgain) {
   for (size_t i = 0; i < std::size(kCommunications); ++i) {
@@ -24,7 +24,7 @@ TEST(CommunicationKind, LengthsAreOfTheWholeOfChunksOrOfPairs) {
   EXPECT_EQ(num_lengths(CommunicationKind::kAllGather, 4), 4);
   EXPECT_EQ(num_lengths(CommunicationKind::kReduceScatter, 4), 4);
   EXPECT_EQ(num_lengths(CommunicationKind::kAllToAll, 4), 16);
-  EXPECT_EQ(num_lengths(CommunicationKind::kRelay, 4), 32);
+  EXPECT_EQ(num_lengths(CommunicationKind::kGradientSync, 4), 32);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ void for_each_in_parallel(size_t count, const Body& body) {
 // meanwhile() throws, calls not yet started are skipped, running calls see `left_out` true, and its
 // exception is rethrown.
 template <typename Meanwhile, typename Body>
-void for_each_beside(const Meanwhile& meanwhile, size_t count, const Body& body) {
+void for_each_in_parallel_with(const Meanwhile& meanwhile, size_t count, const Body& body) {
   std::atomic<bool> left_out{false};
   std::exception_ptr failure;
   {

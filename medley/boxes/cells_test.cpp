@@ -70,15 +70,15 @@ FactorSizes coarser(Random& random, const FactorSizes& factors) {
 Held random_held(Random& random, const FactorSizes& factors) {
   std::vector<int64_t> mesh{pick(random, 1, 6)};
   if (pick(random, 0, 1)) mesh.push_back(pick(random, 1, 4));
-  State state(mesh.size());
+  Placement placement(mesh.size());
   std::vector<CutPoints> points(mesh.size());
   for (size_t axis = 0; axis < mesh.size(); ++axis) {
     const int64_t kind = pick(random, 0, 4);
-    if (kind == 1) state[axis] = partial_sum();
+    if (kind == 1) placement[axis] = partial_sum();
     if (kind < 2 || factors.empty()) continue;
     const auto position = static_cast<int>(pick(random, 0, std::ssize(factors) - 1));
-    const bool is_nested = axis == 1 && state[0].cuts(position);
-    state[axis] = sharded(position, 0);
+    const bool is_nested = axis == 1 && placement[0].cuts(position);
+    placement[axis] = sharded(position, 0);
     if (!is_nested) {
       points[axis] = {random_points(random, factors[at(position)], mesh[axis])};
       continue;
@@ -87,7 +87,7 @@ Held random_held(Random& random, const FactorSizes& factors) {
       points[1].push_back(
           random_points(random, points[0][0][at(i) + 1] - points[0][0][at(i)], mesh[1]));
   }
-  Held held{layout_of(factors, state, mesh, points), {}, {}};
+  Held held{layout_of(factors, placement, mesh, points), {}, {}};
   const std::vector<int64_t> all = elements_of(factors, whole_box(factors));
   for (int64_t i = 0; i < mesh[0]; ++i)
     for (int64_t j = 0; j < (mesh.size() > 1 ? mesh[1] : 1); ++j) {
@@ -100,10 +100,10 @@ Held random_held(Random& random, const FactorSizes& factors) {
         for (size_t f = factors.size(), rest = at(element); f-- > 0; rest /= at(factors[f]))
           index[f] = static_cast<int64_t>(rest) % factors[f];
         for (size_t axis = 0; axis < mesh.size(); ++axis) {
-          if (state[axis].holding != Holding::kSharded) continue;
+          if (placement[axis].holding != Holding::kSharded) continue;
           const std::vector<int64_t>* cuts = points[axis].data();
-          int64_t& along = index[at(state[axis].position)];
-          if (axis == 1 && state[0].cuts(state[1].position)) {
+          int64_t& along = index[at(placement[axis].position)];
+          if (axis == 1 && placement[0].cuts(placement[1].position)) {
             cuts += i;
             along -= points[0][0][at(i)];
           }
@@ -112,7 +112,7 @@ Held random_held(Random& random, const FactorSizes& factors) {
         if (has) held.elements.back().push_back(element);
       }
       for (size_t axis = 0; axis < mesh.size(); ++axis)
-        if (state[axis].holding == Holding::kPartialSum) held.terms.back().push_back(me[axis]);
+        if (placement[axis].holding == Holding::kPartialSum) held.terms.back().push_back(me[axis]);
     }
   return held;
 }
@@ -179,7 +179,7 @@ TEST(LayoutOf, IsWhatTheStateSaysElementByElement) {
 
 // Every element is in one cell, in the boxes of that cell, so a cell's devices are those of all its
 // elements.
-TEST(CellsOf, PartTheValueByWhoHasIt) {
+TEST(CellsOf, PartitionTheValueByItsHolders) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random random(static_cast<unsigned>(seed));
@@ -321,13 +321,13 @@ TEST(CellsOf, WholeValuesAreOneCell) {
 }
 
 // A layout that has lost a device, or a checkpoint without one of its files.
-TEST(CellsOf, SayWhatNobodyHas) {
+TEST(CellsOf, ElementsWithoutHolderAreNamed) {
   const Layout rest{{12}, {{{0, 4}}, {{6, 8}}}, {0, 1}, {}};
   EXPECT_THAT(texts(cells_of({rest, cut_evenly({12}, 0, 2)})),
               ElementsAre("[0, 4) of 0 0", "[4, 6) of -1 0", "[6, 8) of 1 1", "[8, 12) of -1 1"));
 }
 
-TEST(CellsOf, NothingOfAValueWithoutElements) {
+TEST(CellsOf, EmptyValueHasNoCells) {
   const Layout empty = layout_of({3, 0}, {sharded(1, 0)}, {2}, {{{0, 0, 0}}});
   EXPECT_THAT(empty.boxes, IsEmpty());
   EXPECT_THAT(cells_of({empty, empty}).cells, IsEmpty());
@@ -342,7 +342,7 @@ TEST(LayoutOf, SumsOverBothAxesHaveATermForEachDevice) {
   EXPECT_THAT(copies.term_of, ElementsAre(0, 0, 1, 1));
 }
 
-TEST(LayoutOf, PiecesOfNoLengthAreNobodys) {
+TEST(LayoutOf, EmptyPiecesHaveNoOwner) {
   const Layout layout =
       layout_of({3}, {sharded(0, 0), replicated()}, {2, 3}, {{points_of({3, 0})}, {}});
   EXPECT_THAT(layout.boxes, ElementsAre(Box{{0, 3}}));

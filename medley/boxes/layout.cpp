@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-bool is_cut(const AxisState& axis) { return axis.holding == Holding::kSharded; }
+bool is_cut(const AxisPlacement& axis) { return axis.holding == Holding::kSharded; }
 
 // Returns the part of `whole`, an interval of its factor, on the device of this index on an axis.
 IndexInterval piece_of(const IndexInterval& whole,
@@ -51,42 +51,42 @@ std::vector<int64_t> points_of(const std::vector<int64_t>& lengths) {
 }
 
 Layout layout_of(const FactorSizes& factors,
-                 const State& state,
+                 const Placement& placement,
                  const std::vector<int64_t>& mesh,
                  const std::vector<CutPoints>& points) {
   MEDLEY_CHECK(mesh.size() == 1 || mesh.size() == 2);
-  MEDLEY_CHECK_EQ(state.size(), mesh.size());
+  MEDLEY_CHECK_EQ(placement.size(), mesh.size());
   // Adds an axis 1 of one device if there is none.
   const int64_t inner = mesh.size() > 1 ? mesh[1] : 1;
-  const AxisState inner_state = mesh.size() > 1 ? state[1] : replicated();
+  const AxisPlacement inner_placement = mesh.size() > 1 ? placement[1] : replicated();
   Layout layout{factors, {}, {}, {}};
   for (int64_t i = 0; i < mesh[0]; ++i)
     for (int64_t j = 0; j < inner; ++j) {
-      const int64_t first_alike =
-          (is_cut(state[0]) ? i * inner : 0) + (is_cut(inner_state) ? j : 0);
-      if (at(first_alike) < layout.box_of.size()) {
-        layout.box_of.push_back(layout.box_of[at(first_alike)]);
+      const int64_t first_identical =
+          (is_cut(placement[0]) ? i * inner : 0) + (is_cut(inner_placement) ? j : 0);
+      if (at(first_identical) < layout.box_of.size()) {
+        layout.box_of.push_back(layout.box_of[at(first_identical)]);
         continue;
       }
       Box box = whole_box(factors);
-      if (is_cut(state[0])) {
-        IndexInterval& cut = box.at(at(state[0].position));
+      if (is_cut(placement[0])) {
+        IndexInterval& cut = box.at(at(placement[0].position));
         cut = piece_of(cut, points.at(0).at(0), mesh[0], i);
       }
-      if (is_cut(inner_state)) {
-        IndexInterval& cut = box.at(at(inner_state.position));
-        const bool is_nested = state[0].cuts(inner_state.position);
+      if (is_cut(inner_placement)) {
+        IndexInterval& cut = box.at(at(inner_placement.position));
+        const bool is_nested = placement[0].cuts(inner_placement.position);
         cut = piece_of(cut, points.at(1).at(is_nested ? at(i) : 0), inner, j);
       }
       const bool is_empty = volume(box) == 0;
       layout.box_of.push_back(is_empty ? kNoBox : static_cast<int>(layout.boxes.size()));
       if (!is_empty) layout.boxes.push_back(std::move(box));
     }
-  const auto is_sum = [](const AxisState& axis, int64_t devices) {
+  const auto is_sum = [](const AxisPlacement& axis, int64_t devices) {
     MEDLEY_CHECK(axis.holding != Holding::kPartialMax);
     return axis.holding == Holding::kPartialSum && devices > 1;
   };
-  const bool outer_sum = is_sum(state[0], mesh[0]), inner_sum = is_sum(inner_state, inner);
+  const bool outer_sum = is_sum(placement[0], mesh[0]), inner_sum = is_sum(inner_placement, inner);
   if (!outer_sum && !inner_sum) return layout;
   for (int64_t i = 0; i < mesh[0]; ++i)
     for (int64_t j = 0; j < inner; ++j)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "medley/boxes/box.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
@@ -38,7 +38,7 @@ std::vector<int64_t> points_of(const std::vector<int64_t>& lengths);
 // only for axes that cut. A sum over several axes has as many terms as the product of their
 // devices. Requires: no partial maximum, which exists between ops only.
 Layout layout_of(const FactorSizes& factors,
-                 const State& state,
+                 const Placement& placement,
                  const std::vector<int64_t>& mesh,
                  const std::vector<CutPoints>& points);
 

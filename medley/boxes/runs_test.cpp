@@ -16,18 +16,18 @@ TEST(RunsOf, HeadsOfAFusedWeight) {
   EXPECT_EQ(runs_of({3, 4, 2}, {{0, 3}, {1, 3}, {0, 2}}, 4), (Runs{8, 16, {3}, {32}}));
 }
 
-TEST(RunsOf, WhatIsWholeInsideIsOneRun) {
+TEST(RunsOf, WholeInnerDimsAreOneRun) {
   EXPECT_EQ(runs_of({5, 4, 2}, {{1, 3}, {0, 4}, {0, 2}}), (Runs{8, 16, {}, {}}));
   EXPECT_EQ(runs_of({5, 4, 2}, {{1, 2}, {3, 4}, {0, 2}}), (Runs{14, 2, {}, {}}));
   EXPECT_EQ(runs_of({}, {}), (Runs{0, 1, {}, {}}));
 }
 
-TEST(RunsOf, WhatIsWholeOutsideIsOneLoop) {
+TEST(RunsOf, WholeOuterDimsAreOneLoop) {
   EXPECT_EQ(runs_of({5, 4, 6}, {{0, 5}, {0, 4}, {1, 2}}), (Runs{1, 1, {20}, {6}}));
   EXPECT_EQ(runs_of({5, 4, 6}, {{1, 3}, {0, 2}, {1, 3}}), (Runs{25, 2, {2, 2}, {24, 6}}));
 }
 
-TEST(RunsOf, NothingHasNoLength) {
+TEST(RunsOf, EmptyRangeHasNoLength) {
   EXPECT_EQ(runs_of({5, 4}, {{1, 3}, {2, 2}}).total(), 0);
   EXPECT_EQ(runs_of({5, 0}, {{0, 5}, {0, 0}}).total(), 0);
 }

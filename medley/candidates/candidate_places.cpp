@@ -22,9 +22,9 @@ CandidatePlaces::CandidatePlaces(const Request& asked,
                      mesh_sizes(pool),
                      {static_cast<int64_t>(least_memory(request.cluster, pool.devices))},
                      devices <= pool.per_node});
-    if (!pool.alike)
-      alike_nodes.emplace(static_cast<int>(&pool - device_pools.data()),
-                          AlikeNodes(request.cluster, topology(), pool.devices));
+    if (!pool.uniform)
+      equivalent_nodes.emplace(static_cast<int>(&pool - device_pools.data()),
+                               EquivalentNodes(request.cluster, topology(), pool.devices));
   }
   const Graph& graph = request.cache.analysis->graph;
   const std::map<std::string, ValueId> known = gradients_of(graph);
@@ -152,10 +152,11 @@ std::optional<PlanCandidate> CandidatePlaces::placed_otherwise(PlanCandidate can
 
 StageQuery CandidatePlaces::query(const PipelineCandidate& pipeline, size_t stage) const {
   const StageRange& range = pipeline.stages[stage];
-  const auto alike = alike_nodes.find(range.pool);
+  const auto equivalent = equivalent_nodes.find(range.pool);
   StageMesh own = mesh(range);
-  if (alike != alike_nodes.end())
-    own.devices = alike->second.first_alike(lay_out(device_pools, pipeline.stages)[stage]);
+  if (equivalent != equivalent_nodes.end())
+    own.devices =
+        equivalent->second.first_equivalent(lay_out(device_pools, pipeline.stages)[stage]);
   return {range.begin, range.end, own, pipeline.configs[stage]};
 }
 

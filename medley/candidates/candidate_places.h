@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "medley/candidates/alike_nodes.h"
+#include "medley/candidates/equivalent_nodes.h"
 #include "medley/candidates/pools.h"
 #include "medley/candidates/stage_options.h"
 
@@ -43,7 +43,7 @@ using PlanDevices = std::vector<std::vector<std::vector<int>>>;  // [pipeline][s
 
 // Returns whether no earlier element equals all[number].
 template <typename T>
-bool is_first_alike(const std::vector<T>& all, size_t number) {
+bool is_first_identical(const std::vector<T>& all, size_t number) {
   const auto own = all.begin() + static_cast<std::ptrdiff_t>(number);
   return std::find(all.begin(), own, *own) == own;
 }
@@ -94,8 +94,8 @@ struct CandidatePlaces {
   const std::vector<Layer>& layers;
   std::vector<PipelinePool> pools;
   std::vector<std::vector<std::optional<LinkCurve>>> links;
-  std::map<int, AlikeNodes> alike_nodes;  // only of heterogeneous pools
-  std::vector<Bytes> gradients;           // [layer] of its parameters
+  std::map<int, EquivalentNodes> equivalent_nodes;  // only of heterogeneous pools
+  std::vector<Bytes> gradients;                     // [layer] of its parameters
   // Describes a parameter that several layers read.
   struct Tied {
     Bytes bytes;

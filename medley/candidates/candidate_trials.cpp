@@ -18,9 +18,9 @@ namespace {
 // Estimates the time in which D pipelines sum gradients after they are done. A stage exchanges 2 /
 // D of its layers' gradients with each other pipeline, while earlier stages of its pipeline run
 // backward.
-Nanoseconds relays_after(const CandidatePlaces& places,
-                         const PlanCandidate& candidate,
-                         const std::vector<PipelinePlan>& plans) {
+Nanoseconds syncs_after(const CandidatePlaces& places,
+                        const PlanCandidate& candidate,
+                        const std::vector<PipelinePlan>& plans) {
   if (plans.size() < 2) return {};
   const PlanDevices devices = places.devices_of(candidate);
   const auto bytes_of_both = [&](const StageRange& a, const StageRange& b) {
@@ -29,12 +29,12 @@ Nanoseconds relays_after(const CandidatePlaces& places,
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p) {
     // Equal pipelines take equally long.
-    if (!is_first_alike(plans, p)) continue;
-    Nanoseconds hidden;
+    if (!is_first_identical(plans, p)) continue;
+    Nanoseconds overlapped;
     for (size_t s = 0; s < plans[p].stages.size(); ++s) {
       if (s > 0)
-        hidden += plans[p].stages[s - 1].option.backward + plans[p].boundaries[s - 1].backward;
-      Nanoseconds relay;
+        overlapped += plans[p].stages[s - 1].option.backward + plans[p].boundaries[s - 1].backward;
+      Nanoseconds sync;
       for (size_t q = 0; q < plans.size(); ++q)
         for (size_t other = 0; q != p && other < plans[q].stages.size(); ++other) {
           const Bytes both = bytes_of_both(plans[p].stages[s].range, plans[q].stages[other].range);
@@ -45,9 +45,9 @@ Nanoseconds relays_after(const CandidatePlaces& places,
           const StageRange& range = plans[p].stages[s].range;
           const int nodes =
               std::max(1, range.devices / places.device_pools[at(range.pool)].per_node);
-          relay += occupied(*link, {both.value * 2 / static_cast<int64_t>(plans.size()) / nodes});
+          sync += occupied(*link, {both.value * 2 / static_cast<int64_t>(plans.size()) / nodes});
         }
-      most = std::max(most, relay - hidden);
+      most = std::max(most, sync - overlapped);
     }
   }
   return most;
@@ -129,11 +129,11 @@ size_t CandidateTrials::slowest_stage(const PipelineCandidate& pipeline) {
   return static_cast<size_t>(std::ranges::max_element(times) - times.begin());
 }
 
-std::optional<WholeStages> CandidateTrials::stages(const PlanCandidate& candidate,
+std::optional<ExactStages> CandidateTrials::stages(const PlanCandidate& candidate,
                                                    const Extra& extra) {
   const PlanDevices devices = places_.devices_of(candidate);
   const bool is_alone = candidate.pipelines.size() == 1;
-  WholeStages plans;
+  ExactStages plans;
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
     const PipelineCandidate& pipeline = candidate.pipelines[p];
     PipelinePlan& plan = plans.emplace_back();
@@ -168,9 +168,9 @@ std::optional<WholeStages> CandidateTrials::stages(const PlanCandidate& candidat
   return plans;
 }
 
-std::optional<WholeStages> CandidateTrials::wholes(const PlanCandidate& candidate,
-                                                   const Extra& extra) {
-  std::optional<WholeStages> plans = stages(candidate, extra);
+std::optional<ExactStages> CandidateTrials::exact_stages(const PlanCandidate& candidate,
+                                                         const Extra& extra) {
+  std::optional<ExactStages> plans = stages(candidate, extra);
   if (!plans) return plans;
   for (const PipelinePlan& plan : *plans)
     if (std::ranges::min(plan.stages, {}, &PipelineStage::room).room < 1) return std::nullopt;
@@ -182,8 +182,8 @@ Nanoseconds CandidateTrials::time_of(const PlanCandidate& candidate,
                                      int timings) const {
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p)
-    if (is_first_alike(plans, p)) most = std::max(most, turns_of(plans[p], timings).step);
-  return most + relays_after(places_, candidate, plans);
+    if (is_first_identical(plans, p)) most = std::max(most, turns_of(plans[p], timings).step);
+  return most + syncs_after(places_, candidate, plans);
 }
 
 Pipeline CandidateTrials::to_pipeline(const PipelineCandidate& candidate,
@@ -210,7 +210,8 @@ Pipeline CandidateTrials::to_pipeline(const PipelineCandidate& candidate,
     const StageSolution& solved = *solution(candidate, s);
     Stage stage = solved.stage;
     if (defaults_suffice_.at(places_.query(candidate, s)))
-      for (Choices* said : {&stage.states, &stage.batch, &stage.ops, &stage.updates}) said->clear();
+      for (Choices* said : {&stage.placements, &stage.batch, &stage.ops, &stage.updates})
+        said->clear();
     stage.mesh.devices = names_of(request_.cluster, devices[s]);
     if (s == 0 && !solved.by_rows)
       for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
@@ -222,15 +223,16 @@ Pipeline CandidateTrials::to_pipeline(const PipelineCandidate& candidate,
   if (candidate.stages.size() > 1) {
     pipeline.schedule = "h1f1b";
     pipeline.in_flight.assign(turns.in_flight.begin(), turns.in_flight.end());
-    if (std::ranges::max(turns.late_weights) > 0)
-      pipeline.late_weights.assign(turns.late_weights.begin(), turns.late_weights.end());
+    if (std::ranges::max(turns.deferred_weights) > 0)
+      pipeline.deferred_weights.assign(turns.deferred_weights.begin(),
+                                       turns.deferred_weights.end());
   }
   return pipeline;
 }
 
 std::optional<CandidateTrial> CandidateTrials::trial(const PlanCandidate& candidate,
                                                      const Extra& extra) {
-  std::optional<WholeStages> plans = wholes(candidate, extra);
+  std::optional<ExactStages> plans = exact_stages(candidate, extra);
   if (!plans) return std::nullopt;
   CandidateTrial trial{std::move(*plans), {}, empty_plan(request_), {}, {}};
   const PlanDevices devices = places_.devices_of(candidate);
@@ -245,12 +247,12 @@ std::optional<CandidateTrial> CandidateTrials::trial(const PlanCandidate& candid
 // pipelines differ.
 void CandidateTrials::lower(CandidateTrial& trial) const {
   const std::vector<PipelinePlan>& all = trial.pipelines;
-  const bool alike = std::ranges::count(all, all[0]) == std::ssize(all);
+  const bool are_identical = std::ranges::count(all, all[0]) == std::ssize(all);
   const int64_t count = std::ssize(trial.plan.pipelines.front().microbatches);
   const int64_t few = 3 * trial.turns[0].in_flight[0] + kFull;
   const int64_t many = few * (all.size() > 1 ? kManyTimesOfSeveral : kManyTimes);
   Plan some = trial.plan;
-  if (alike && count > many) {
+  if (are_identical && count > many) {
     some.global_batch = 0;
     for (Pipeline& pipeline : some.pipelines) {
       pipeline.microbatches.resize(at(few));
@@ -262,7 +264,7 @@ void CandidateTrials::lower(CandidateTrial& trial) const {
 
 void CandidateTrials::simulate(CandidateTrial& trial) const {
   trial.step = simulated_step(trial, *request_.costs);
-  if (request_.besides) *trial.step += request_.besides(trial.program, *trial.step);
+  if (request_.extra_cost) *trial.step += request_.extra_cost(trial.program, *trial.step);
 }
 
 }  // namespace medley

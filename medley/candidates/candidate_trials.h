@@ -13,7 +13,7 @@
 
 namespace medley {
 
-using WholeStages = std::vector<PipelinePlan>;  // [pipeline]
+using ExactStages = std::vector<PipelinePlan>;  // [pipeline]
 
 // Stores a candidate together with its plan, program and step time.
 struct CandidateTrial {
@@ -56,16 +56,16 @@ class CandidateTrials {
 
   // Returns each pipeline with its stages synthesised as wholes; some may lack memory. Returns
   // nullopt if a stage cannot run.
-  std::optional<WholeStages> stages(const PlanCandidate& candidate, const Extra& extra = {});
+  std::optional<ExactStages> stages(const PlanCandidate& candidate, const Extra& extra = {});
   // Like stages(), but also returns nullopt if a stage lacks memory for one micro-batch.
   // Thread-safe after all stages are solved.
-  std::optional<WholeStages> wholes(const PlanCandidate& candidate, const Extra& extra = {});
+  std::optional<ExactStages> exact_stages(const PlanCandidate& candidate, const Extra& extra = {});
   // Returns the step by the timer, with these stage times. `timings`: of turns_of().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
                       int timings = 100) const;
 
-  // Returns nullopt if wholes() does.
+  // Returns nullopt if exact_stages() does.
   std::optional<CandidateTrial> trial(const PlanCandidate& candidate, const Extra& extra = {});
   // Lowers a plan. For equal pipelines with many micro-batches only the first few are lowered: the
   // steady state repeats. Threads may call lower() and simulate(), each for its own trial.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kClearlySlower = 1.02;  // factor between timed steps
 constexpr size_t kTriedAtOnce = 2;
-constexpr int kFew = 2;  // evaluations without success before the search stops
+constexpr int kMaxLosers = 2;  // evaluations without success before the search stops
 
 }  // namespace
 
@@ -58,7 +58,7 @@ std::vector<std::optional<Nanoseconds>> CandidateSet::add(
 
 std::optional<Nanoseconds> CandidateSet::time_of(const PlanCandidate& candidate) {
   if (loses_by_ports(places_, candidate)) return std::nullopt;
-  const std::optional<WholeStages> plans = trials_.wholes(candidate);
+  const std::optional<ExactStages> plans = trials_.exact_stages(candidate);
   if (!plans) return std::nullopt;
   const Nanoseconds time = trials_.time_of(candidate, *plans);
   // The timer ignores ports shared by several pipelines.
@@ -125,7 +125,8 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
       if (is_too_slow(time)) break;
       if (best_ && times >= most) break;
       // If several are slower than the timer predicts, so are the next.
-      if (best_ && times >= kFew && request_.faster_than && best_step_ >= request_.faster_than)
+      if (best_ && times >= kMaxLosers && request_.faster_than &&
+          best_step_ >= request_.faster_than)
         break;
       // The timer misses some waits, so it rarely exceeds the simulator.
       if (best_ && time >= *best_step_) break;
@@ -174,7 +175,7 @@ Outcome CandidateSet::best() const {
     return Infeasible{"none is predicted to be faster than what is known"};
   if (!best_ && !misfit_.empty()) return Infeasible{misfit_};
   if (!best_ && !synthesis_.failure().empty()) return Infeasible{synthesis_.failure()};
-  if (!best_) return Infeasible{"no chain of stages has room for a micro-batch"};
+  if (!best_) return Infeasible{"no chain of stages has memory for a micro-batch"};
   Plan plan = *best_;
   std::vector<Stage*> stages;
   for (Pipeline& pipeline : plan.pipelines)

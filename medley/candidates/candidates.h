@@ -28,7 +28,8 @@ class CandidateSet {
   CandidateTrials& trials() { return trials_; }
 
   // Times candidates in both device mappings on all cores and stores them, except those that
-  // wholes() rejects or whose ports take as long as the known step. Returns the shorter times.
+  // exact_stages() rejects or whose ports take as long as the known step. Returns the shorter
+  // times.
   std::vector<std::optional<Nanoseconds>> add(const std::vector<PlanCandidate>& candidates);
   // Like add(), then repeats with recompute "blocks" and "all" in stages without memory to overlap
   // transfers. Solves the candidates on all cores.

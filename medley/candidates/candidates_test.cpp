@@ -24,9 +24,9 @@ using ::testing::SizeIs;
 
 // Two nodes of two devices so fast that the link between nodes dominates; two pipelines of two
 // stages on single devices.
-class PlacementTest : public ::testing::Test {
+class DeviceMappingTest : public ::testing::Test {
  protected:
-  PlacementTest()
+  DeviceMappingTest()
       : graph(run_passes(parse_graph(LocalFiles().read("tests/data/deep.graph"), "deep.graph"))) {
     const DeviceKind kind{"kind", {}, {{DType::kF32, 1e13}}, 1e10, 1e13, 1e-8};
     cluster.pools = {{"a", 2, 2, kind, false, 0}};
@@ -125,7 +125,7 @@ class PlacementTest : public ::testing::Test {
 };
 
 // 8 rows are 8 KiB at each cut, the gradients of a layer 256 KiB.
-TEST_F(PlacementTest, TheSameLayersAreTogetherWhereGradientsAreMore) {
+TEST_F(DeviceMappingTest, TheSameLayersAreTogetherWhereGradientsAreMore) {
   const Plan found = best(8);
   EXPECT_THAT(devices(found.pipelines.at(0)),
               ElementsAre(ElementsAre("a/0/0"), ElementsAre("a/1/0")));
@@ -135,7 +135,7 @@ TEST_F(PlacementTest, TheSameLayersAreTogetherWhereGradientsAreMore) {
 }
 
 // 8,192 rows are 8 MiB.
-TEST_F(PlacementTest, NeighboursAreTogetherWhereActivationsAreMore) {
+TEST_F(DeviceMappingTest, NeighboursAreTogetherWhereActivationsAreMore) {
   const Plan found = best(8192);
   EXPECT_THAT(devices(found.pipelines.at(0)),
               ElementsAre(ElementsAre("a/0/0"), ElementsAre("a/0/1")));
@@ -145,7 +145,7 @@ TEST_F(PlacementTest, NeighboursAreTogetherWhereActivationsAreMore) {
 }
 
 // A node between two others receives activations and gradients through one port.
-TEST_F(PlacementTest, PortsBoundTheStep) {
+TEST_F(DeviceMappingTest, PortsBoundTheStep) {
   cluster.pools = {{"a", 3, 2, cluster.pools[0].kind, false, 0}};
   cluster.devices = list_devices(cluster.pools);
   constexpr int kLayers = 5;
@@ -170,7 +170,7 @@ TEST_F(PlacementTest, PortsBoundTheStep) {
 }
 
 // Equal pipelines are in steady state equally long: few of their micro-batches are simulated.
-TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
+TEST_F(DeviceMappingTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   const Request request = asked(costs, analysis, 1024);
@@ -190,7 +190,7 @@ TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
 
 // A stage with room for two micro-batches delays the next one, which is far. Recomputation makes
 // room for more. Equal pipelines stay equal.
-TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
+TEST_F(DeviceMappingTest, StagesGetRoomForWhatTheirScheduleWants) {
   cluster.networks[1].latency = 20e-3;
   const StageConfig config{512, 16, 0, StageStyle::kBest};
   const std::vector<StageRange> stages{{0, 2, 0, 1}, {2, 5, 0, 1}};
@@ -204,9 +204,9 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
     StageSynthesis synthesis(request, {.per_block = 2});
     CandidateSet candidates(request, pools, synthesis);
     CandidateTrials& trials = candidates.trials();
-    const auto time = [&] { return trials.time_of(candidate, *trials.wholes(candidate)); };
+    const auto time = [&] { return trials.time_of(candidate, *trials.exact_stages(candidate)); };
     const PlanCandidate before = candidate;
-    ASSERT_TRUE(trials.wholes(candidate));
+    ASSERT_TRUE(trials.exact_stages(candidate));
     const Nanoseconds first = time();
     make_more_room(trials, candidate);
     EXPECT_EQ(candidate.pipelines[0], candidate.pipelines[1]);
@@ -226,7 +226,7 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
 }
 
 // Values recomputed for a weight gradient are not kept until a deferred call.
-TEST_F(PlacementTest, StagesThatComputeAgainHaveNoLateWeights) {
+TEST_F(DeviceMappingTest, RecomputedStagesDeferNoWeights) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   const Request request = asked(costs, analysis, 64);

@@ -157,7 +157,7 @@ Moved moved(const Start& start, const Parts& parts) {
   Moved best{before, start.candidate};
   std::vector<PipelinePlan> known = start.stages;
   for (size_t p = 0; p < start.stages.size(); ++p) {
-    if (!is_first_alike(start.stages, p)) continue;
+    if (!is_first_identical(start.stages, p)) continue;
     const bool is_alone = start.stages.size() == 1;
     const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
     // Their rows may differ.
@@ -214,7 +214,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
   std::vector<Start> starts;
   for (const auto& [time, candidate] : candidates.timed()) {
     if (starts.size() == kClimbers) break;
-    if (auto stages = candidates.trials().wholes(candidate))
+    if (auto stages = candidates.trials().exact_stages(candidate))
       starts.push_back(in_parts({candidate, std::move(*stages), time}, parts));
   }
   std::set<PlanCandidate> met;
@@ -233,7 +233,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
     for (size_t i = 0; i < all.size(); ++i) {
       if (!times[i]) continue;
       best = std::min(best, *times[i]);
-      starts.push_back({all[i], *finer.trials().wholes(all[i]), *times[i]});
+      starts.push_back({all[i], *finer.trials().exact_stages(all[i]), *times[i]});
     }
   }
   finer.choose(static_cast<int>(kClimbers / 2));

@@ -75,7 +75,7 @@ TEST(FineCuts, AreFasterThanAllCutsBetweenLayers) {
 }
 
 // Stages of two pipelines take equally long, but one has a row more: only their cuts move.
-TEST(FineCuts, PipelinesThatAreAlikeKeepTheirRows) {
+TEST(FineCuts, IdenticalPipelinesKeepTheirRows) {
   const Graph graph = gpt();
   const GraphAnalysis analysis = analyse(graph, {});
   int faster = 0;

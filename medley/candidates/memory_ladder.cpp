@@ -112,7 +112,7 @@ std::optional<PlanCandidate> with_less_memory(CandidateTrials& trials,
   std::optional<PlanCandidate> best;
   Nanoseconds least;
   const auto attempt = [&](PlanCandidate each) {
-    const std::optional<WholeStages> plans = trials.wholes(each, extra);
+    const std::optional<ExactStages> plans = trials.exact_stages(each, extra);
     if (!plans) return false;
     const Nanoseconds time = trials.time_of(each, *plans);
     if (best && time >= least) return true;
@@ -148,7 +148,7 @@ bool make_room(CandidateTrials& trials, PipelineCandidate& pipeline, size_t stag
 }  // namespace
 
 bool recompute_more(CandidateTrials& trials, PlanCandidate& candidate, std::string_view how) {
-  std::optional<WholeStages> plans = trials.stages(candidate);
+  std::optional<ExactStages> plans = trials.stages(candidate);
   if (!plans) return false;
   bool lacks = false;
   for (size_t p = 0; p < plans->size(); ++p) {
@@ -166,7 +166,7 @@ bool recompute_more(CandidateTrials& trials, PlanCandidate& candidate, std::stri
 }
 
 void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
-  const std::optional<WholeStages> plans = trials.stages(candidate);
+  const std::optional<ExactStages> plans = trials.stages(candidate);
   for (size_t p = 0; plans && p < plans->size(); ++p)
     for (size_t s = 0; s < (*plans)[p].stages.size(); ++s)
       if ((*plans)[p].stages[s].room < 1 &&
@@ -177,8 +177,8 @@ void make_room(CandidateTrials& trials, PlanCandidate& candidate) {
 // The first of equal pipelines represents all of them.
 void make_more_room(CandidateTrials& trials, PlanCandidate& candidate) {
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
-    if (!is_first_alike(candidate.pipelines, p)) continue;
-    const std::optional<WholeStages> plans = trials.wholes(candidate);
+    if (!is_first_identical(candidate.pipelines, p)) continue;
+    const std::optional<ExactStages> plans = trials.exact_stages(candidate);
     if (!plans) return;
     const std::vector<int> wanted = ideal_in_flight(schedule_request((*plans)[p]));
     for (size_t s = 0; s < wanted.size(); ++s)
@@ -213,7 +213,7 @@ bool fit(CandidateTrials& trials,
     if (misfit.empty()) misfit = explain(shortages[0], *trial, cluster);
     bool was_late = false;
     for (const Shortage& each : shortages) {
-      if (trial->turns[each.pipeline].late_weights[each.stage] == 0) continue;
+      if (trial->turns[each.pipeline].deferred_weights[each.stage] == 0) continue;
       extra[each.pipeline][each.stage].is_whole = was_late = true;
     }
     if (was_late) {

@@ -5,7 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/candidates/alike_nodes.h"
+#include "medley/candidates/equivalent_nodes.h"
 #include "medley/synthesis/tuning.h"
 #include "medley/synthesis/work_bound.h"
 
@@ -49,7 +49,7 @@ class PoolJoiner {
     std::vector<std::vector<size_t>> groups;
     for (size_t p = 0; p < pools_.size(); ++p) {
       const auto group = std::ranges::find_if(groups, [&](const std::vector<size_t>& members) {
-        return equally ? are_alike(members[0], p)
+        return equally ? are_equal(members[0], p)
                        : std::ranges::all_of(members, [&](size_t member) {
                            return are_of_one_kind(member, p) && connections_[member][p];
                          });
@@ -63,7 +63,7 @@ class PoolJoiner {
     for (const std::vector<size_t>& members : groups) {
       DevicePool& pool = result.emplace_back(pools_[members[0]]);
       for (const size_t member : members) {
-        pool.alike &= pools_[member].alike && are_alike(members[0], member);
+        pool.uniform &= pools_[member].uniform && are_equal(members[0], member);
         if (member == members[0]) continue;
         pool.devices.insert(
             pool.devices.end(), pools_[member].devices.begin(), pools_[member].devices.end());
@@ -81,7 +81,7 @@ class PoolJoiner {
   }
 
   // Returns whether nodes of both pools differ only in name.
-  bool are_alike(size_t a, size_t b) const {
+  bool are_equal(size_t a, size_t b) const {
     if (a == b) return true;
     if (!are_of_one_kind(a, b) || fabrics_[a] != fabrics_[b] || !connections_[a][b]) return false;
     for (const size_t own : {a, b}) {
@@ -171,7 +171,7 @@ DevicePool mixed(const DevicePool& a, const DevicePool& b, const std::map<int, d
   while (pool.per_node / pool.unit * of_a % a.per_node != 0 ||
          pool.per_node / pool.unit * of_b % b.per_node != 0)
     pool.per_node += pool.unit;
-  pool.alike = a.alike && b.alike;
+  pool.uniform = a.uniform && b.uniform;
   for (int unit = 0; unit < units; ++unit) {
     pool.devices.insert(
         pool.devices.end(), a.devices.begin() + unit * of_a, a.devices.begin() + (unit + 1) * of_a);

@@ -18,8 +18,8 @@ namespace medley {
 struct DevicePool {
   std::vector<int> devices;  // in the cluster, node after node
   int per_node = 1;
-  bool alike = true;  // one type, equally connected: interchangeable
-  int unit = 1;       // each mesh has a multiple of it
+  bool uniform = true;  // one type, equally connected: interchangeable
+  int unit = 1;         // each mesh has a multiple of it
   // [device of the cluster] share of rows per second. Empty: devices are of one type.
   std::map<int, double> speeds{};
 };

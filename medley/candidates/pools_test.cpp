@@ -50,7 +50,7 @@ TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
 }
 
 // Pools that equal nodes of a single pool.
-TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
+TEST(Pools, EqualPoolsAreJoinedIfThereAreMany) {
   std::vector<NodePool> all;
   Network lan{"lan", false, {}, 1e9, 1e-3, {}};
   for (const char* kind : {"a", "b"})
@@ -73,7 +73,7 @@ TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
   ASSERT_EQ(joined.size(), 2u);
   EXPECT_THAT(joined[0].devices, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
   EXPECT_EQ(joined[1].devices.size(), 12u);
-  EXPECT_TRUE(joined[0].alike && joined[1].alike);
+  EXPECT_TRUE(joined[0].uniform && joined[1].uniform);
   EXPECT_EQ(joined[0].per_node, 2);
   // Two nodes with a faster link between them are a pool of their own.
   const std::vector<DevicePool> near =
@@ -92,7 +92,7 @@ TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
                      {}});
   const std::vector<DevicePool> unlike = pools_on(all, chain);
   ASSERT_EQ(unlike.size(), 2u);
-  EXPECT_FALSE(unlike[0].alike || unlike[1].alike);
+  EXPECT_FALSE(unlike[0].uniform || unlike[1].uniform);
 }
 
 TEST(Pools, HaveMeshesThatDivideANodeAndWholeNodes) {
@@ -124,7 +124,7 @@ TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
 
 // Eight devices in one node and four in two nodes. A unit is two of the first and one of the
 // others; two units contain a whole node of the others.
-TEST(Pools, OfTwoKindsAreOneOfUnits) {
+TEST(Pools, TwoKindsMakeOnePoolOfUnits) {
   const DevicePool a{{0, 1, 2, 3, 4, 5, 6, 7}, 8}, b{{8, 9, 10, 11}, 2};
   std::map<int, double> speeds;
   for (int device = 0; device < 12; ++device) speeds[device] = device < 8 ? 1 : 0.5;
@@ -143,7 +143,7 @@ TEST(Pools, OfTwoKindsAreOneOfUnits) {
 }
 
 // Units never straddle nodes: three devices of a node and two of another are one unit.
-TEST(Pools, OfTwoKindsHaveUnitsOfWholeNodesWhereNothingElseDivides) {
+TEST(Pools, TwoKindsHaveUnitsOfWholeNodesIfNothingElseDivides) {
   const DevicePool a{{0, 1, 2, 3, 4, 5}, 3}, b{{6, 7, 8, 9}, 2};
   std::map<int, double> speeds;
   for (int device = 0; device < 10; ++device) speeds[device] = 1;

@@ -83,7 +83,7 @@ Stage on_second_axis(const Stage& inner, Mesh mesh) {
     for (const auto& [name, text] : texts) result[name] = first + (" x " + text);
     return result;
   };
-  stage.states = joined(inner.states, "R");
+  stage.placements = joined(inner.placements, "R");
   stage.updates = joined(inner.updates, "R");
   stage.ops = joined(inner.ops, "*");
   return stage;
@@ -202,13 +202,13 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   note(reasons);
   // Keys that differ only in memory price, the lowest first.
   std::map<Key, std::vector<std::pair<const Key, std::optional<StageSolution>>*>> distinct;
-  std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
+  std::vector<std::pair<std::optional<StageSolution>*, Isomorphic>> others;
   for (const Key& key : keys) {
     if (!completed_.at(range_key(key.query)).prepared) {
       solved_[key] = std::nullopt;
       continue;
     }
-    std::optional<Alike> like = find_alike(key);
+    std::optional<Isomorphic> like = find_isomorphic(key);
     auto& fresh = *solved_.try_emplace(key).first;
     Key lowest = key;
     lowest.query.config.byte_price = 0;
@@ -245,7 +245,7 @@ void StageSynthesis::note(const std::vector<std::optional<std::string>>& reasons
 }
 
 // Finds an identical range with the same configuration, solved or in progress.
-std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) const {
+std::optional<StageSynthesis::Isomorphic> StageSynthesis::find_isomorphic(const Key& key) const {
   if (key.layer) return std::nullopt;
   const auto structures = [&](const StageQuery& query) {
     return std::span(like_).subspan(at(query.begin), at(query.end - query.begin));
@@ -259,7 +259,7 @@ std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) 
       continue;
     std::optional<Renaming> names = renaming(*completed_.at(range_key(other.query)).prepared,
                                              *completed_.at(range_key(key.query)).prepared);
-    if (names) return Alike{solution, std::move(*names)};
+    if (names) return Isomorphic{solution, std::move(*names)};
   }
   return std::nullopt;
 }

@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "medley/candidates/alike_stages.h"
+#include "medley/candidates/isomorphic_stages.h"
 #include "medley/chains/pipeline.h"
 #include "medley/stages/layers.h"
 #include "medley/synthesis/request.h"
@@ -165,12 +165,12 @@ class StageSynthesis {
   void solve(const std::vector<Key>& keys);
   void solve_missing(std::vector<Key> keys);
   // Solution of a stage that is identical but for names.
-  struct Alike {
+  struct Isomorphic {
     const std::optional<StageSolution>& solution;
     Renaming names;
   };
   void note(const std::vector<std::optional<std::string>>& reasons);
-  std::optional<Alike> find_alike(const Key& key) const;
+  std::optional<Isomorphic> find_isomorphic(const Key& key) const;
   Completed complete(const RangeKey& key);
   // `catalogue`: shared by all keys that differ only in memory price; built on first use.
   std::optional<StageSolution> synthesise(const Key& key,

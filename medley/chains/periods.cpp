@@ -10,7 +10,7 @@ namespace medley::pipeline {
 namespace {
 
 // Parallel searches, independent of the number of cores for equal results on all machines.
-constexpr size_t kAtOnce = 2;
+constexpr size_t kParallelPeriods = 2;
 constexpr std::ptrdiff_t kFirstParts = 4;  // per interval, for the first chain
 constexpr int64_t kStepParts = 128;        // resolution of a closer bound, per step
 
@@ -135,7 +135,7 @@ int64_t Periods::run() {
   const auto is_open = [&] { return !intervals.empty() && bound(intervals.front()) < enough(); };
   while (is_open()) {
     std::vector<Interval> lower, upper;
-    while (lower.size() < kAtOnce && is_open()) {
+    while (lower.size() < kParallelPeriods && is_open()) {
       std::ranges::pop_heap(intervals, last);
       Interval interval = intervals.back();
       intervals.pop_back();

@@ -9,8 +9,8 @@
 #include "medley/base/error.h"
 #include "medley/chains/periods.h"
 #include "medley/chains/pipeline_settle.h"
+#include "medley/schedule/deferred_weights.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/late_weights.h"
 
 namespace medley {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using namespace pipeline;
 
 // Least gain, as a share of a schedule, for deferred weight gradients, which cost memory.
-constexpr double kWorthLate = 0.005;
+constexpr double kWorthDeferring = 0.005;
 constexpr int64_t kMostLateCalls = 100'000;  // timed for it at most
 
 struct StageShortage {
@@ -179,13 +179,14 @@ PipelineTurns turns_of(const PipelinePlan& plan, int timings) {
     after.push_back(plan.stages[s].option.update);
   }
   const auto calls = 2 * static_cast<int64_t>(plan.stages.size()) * plan.microbatches;
-  const auto late_timings = static_cast<int>(std::min<int64_t>(timings, kMostLateCalls / calls));
+  const auto deferred_timings =
+      static_cast<int>(std::min<int64_t>(timings, kMostLateCalls / calls));
   after[0] = std::max(after[0], plan.exchange);
-  LateWeights late =
-      late_weights(request.times, turns.in_flight, most, after, {late_timings, kWorthLate});
+  DeferredWeights late = deferred_weights(
+      request.times, turns.in_flight, most, after, {deferred_timings, kWorthDeferring});
   turns.step = late.whole;
-  if (1 - late.finish / late.whole < kWorthLate) return turns;
-  turns.late_weights = std::move(late.counts);
+  if (1 - late.finish / late.whole < kWorthDeferring) return turns;
+  turns.deferred_weights = std::move(late.counts);
   turns.step = late.finish;
   return turns;
 }

@@ -19,8 +19,8 @@
 // layer (an embedding tied to the head) to the last stage. The last stage's own part arrives much
 // earlier. W is the work left after the last backward. Stage i updates in u_i while earlier stages
 // still run backward in b, so only the first stages' updates are exposed. With deferred weight
-// gradients (schedule/late_weights.h), w_i of t_i, the sum is over max(forward, t_i - 2 w_i) of all
-// stages but the last. It is exact for equal stages, else an estimate. Stage i stores N_i
+// gradients (schedule/deferred_weights.h), w_i of t_i, the sum is over max(forward, t_i - 2 w_i) of
+// all stages but the last. It is exact for equal stages, else an estimate. Stage i stores N_i
 // micro-batches, the fewest that overlap transfers at period P (counts_for_period(),
 // schedule/period.h). Short memory may make P longer than any stage.
 
@@ -188,8 +188,8 @@ ScheduleRequest schedule_request(const PipelinePlan& plan);
 
 // The order of calls of the stages of a plan.
 struct PipelineTurns {
-  std::vector<int> in_flight, late_weights;  // [stage], of order_calls()
-  Nanoseconds step;                          // by the timer, with updates and X
+  std::vector<int> in_flight, deferred_weights;  // [stage], of order_calls()
+  Nanoseconds step;                              // by the timer, with updates and X
 };
 
 // Returns the counts of h1f1b(), and deferral depths of weight gradients if they gain at least a

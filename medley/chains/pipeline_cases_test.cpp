@@ -67,7 +67,7 @@ TEST(PipelinePlanner, PredictsTheFormula) {
 }
 
 // With a link ten times as slow as all the work, a second pool is useless.
-TEST(PipelinePlanner, LeavesDevicesIdleBehindASlowLink) {
+TEST(PipelinePlanner, LeavesDevicesIdleAcrossASlowLink) {
   PipelineRequest request = plain_request(4, {{"a", 1, {1}, {1000}}, {"b", 1, {1}, {1000}}});
   request.links[0][1] = request.links[1][0] = constant_bandwidth({1e4}, {});
   EXPECT_THAT(ranges_of(plans_of(request).plans.front()), ElementsAre(StageRange{0, 4, 0, 1}));
@@ -170,7 +170,7 @@ TEST(PipelinePlanner, RefusesRequestsThatMakeNoSense) {
 
 // An embedding, four blocks of two layers and a head have 55 ranges. Nine begin with the embedding
 // and end in a block, ten end with the head. The others differ in length and start within a block.
-TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
+TEST(PipelinePlanner, SolvesEqualStagesOnce) {
   PipelineRequest request = plain_request(10, {{"a", 4, {1, 2}, {1000}}});
   const std::vector<int> like{0, 1, 2, 1, 2, 1, 2, 1, 2, 9};
   int asked = 0;

@@ -38,7 +38,7 @@ void verify(const PipelineRequest& request, size_t most_pools) {
     require(choice.cuts.size() + 1 == at(request.layers),
             "needs the bytes of one cut fewer than layers");
     require(choice.like.empty() || choice.like.size() == at(request.layers),
-            "says of each layer, or of none, which are alike");
+            "says of each layer, or of none, which are equal");
   }
 }
 

@@ -53,19 +53,19 @@ Crossing crossing_of(const BoundaryTimes& times) {
 }
 
 // Returns [begin][end] the start of the first layers equal to [begin, end) in sequence.
-std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int layers) {
+std::vector<std::vector<int>> first_equal(const std::vector<int>& like, int layers) {
   const auto n = at(layers);
   std::vector<std::vector<int>> first(n + 1, std::vector<int>(n + 1, 0));
-  std::vector<std::vector<int>> alike = first;  // length of the equal run from both on
+  std::vector<std::vector<int>> equal = first;  // length of the equal run from both on
   for (size_t begin = 0; begin < n; ++begin)
     std::ranges::fill(first[begin], static_cast<int>(begin));
   if (like.empty()) return first;
   for (size_t begin = n; begin-- > 0;)
     for (size_t other = n; other-- > 0;)
-      if (like[begin] == like[other]) alike[begin][other] = alike[begin + 1][other + 1] + 1;
+      if (like[begin] == like[other]) equal[begin][other] = equal[begin + 1][other + 1] + 1;
   for (size_t begin = 0; begin < n; ++begin)
     for (size_t other = begin; other-- > 0;)
-      for (size_t end = begin; end <= begin + at(alike[begin][other]); ++end)
+      for (size_t end = begin; end <= begin + at(equal[begin][other]); ++end)
         first[begin][end] = static_cast<int>(other);
   return first;
 }
@@ -152,7 +152,7 @@ Table::Offered Table::options_of(const PipelineRequest& request,
 // Requests the options of identical stages once.
 void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
   const auto n = at(layers_ + 1);
-  const auto first = first_alike(request.microbatches[at(choice)].like, layers_);
+  const auto first = first_equal(request.microbatches[at(choice)].like, layers_);
   stored_->range_of.assign(n * n, 0);  // range 0 is empty
   stored_->begin_of.assign(stored_->first_size.back(), 0);
   int ranges = 1;
@@ -226,7 +226,7 @@ void Table::add_bounds() {
   stored_->least_time_of = stored_->least_stay_of = stored_->least_time;
   stored_->most_room.assign(stored_->least_time.size(), 0);
   stored_->least_fill = stored_->least_stay = stored_->least_in_front = stored_->least_time;
-  stored_->has_late_weights = std::ranges::any_of(
+  stored_->has_deferred_weights = std::ranges::any_of(
       stored_->options, [](const Option& option) { return option.stays < option.time; });
   std::vector<std::pair<int, size_t>> all;  // pools and sizes
   for (int pool = 0; pool < pools(); ++pool)

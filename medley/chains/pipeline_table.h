@@ -18,7 +18,7 @@ inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
 // With deferred weight gradients, a stage is idle for `fill` during warm-up and drain, less than
 // its own time: it computes gradients of earlier micro-batches meanwhile. For equal stages that is
-// exact (schedule/late_weights.h). With short memory or many micro-batches, `fill` is the time.
+// exact (schedule/deferred_weights.h). With short memory or many micro-batches, `fill` is the time.
 struct Option {
   int64_t time = 0, forward = 0, update = 0;  // time: forward and backward; update: with sums
   int64_t fill = 0, stays = 0;                // stays: until the gradient leaves the stage
@@ -151,13 +151,13 @@ class Table {
   // micro-batch in both directions. Later stages may compute deferred weight gradients while the
   // last micro-batch goes back.
   int64_t in_front(int64_t forward, int64_t both) const {
-    return stored_->has_late_weights ? forward : both;
+    return stored_->has_deferred_weights ? forward : both;
   }
   int64_t in_front(const Option& option) const { return in_front(option.forward, option.time); }
   // Returns the end of a chain with its first stage's update. `own`: end of the first stage's own
   // work; `end`: of the whole chain. With deferred weight gradients the update overlaps the rest.
   int64_t with_update(int64_t own, int64_t end, int64_t update) const {
-    return stored_->has_late_weights ? std::max(own + update, end) : end + update;
+    return stored_->has_deferred_weights ? std::max(own + update, end) : end + update;
   }
   // Returns the least of in_front() over stages, [begin].
   const int64_t* least_in_front(int pool, size_t size, int end) const {
@@ -214,7 +214,7 @@ class Table {
     std::vector<int64_t> exchanges;   // [first][last]
     std::vector<int64_t> steps, least_up;
     int64_t least_first_update = kNever;
-    bool has_late_weights = false;
+    bool has_deferred_weights = false;
   };
   std::shared_ptr<Stored> stored_;  // shared with on(); immutable after construction
   int layers_ = 0, microbatches_ = 0;

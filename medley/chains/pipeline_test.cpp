@@ -441,7 +441,8 @@ Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
         late.empty() || stage.option.weights == Nanoseconds{} ? 0 : draw(stage.room - most + 1));
   }
   const PipelineTimes times = schedule_request(plan).times;
-  const PipelineOrder order = with_late_weights(order_calls(in_flight, plan.microbatches), late);
+  const PipelineOrder order =
+      with_deferred_weights(order_calls(in_flight, plan.microbatches), late);
   const Timing timing = time_calls(order, times);
   const Nanoseconds first = timing.calls[0].back().end + plan.stages[0].option.update;
   return std::max(first, timing.finish);
@@ -449,7 +450,7 @@ Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
 
 // No chain takes less for any counts and deferral; and prices of devices under any schedule exclude
 // none.
-TEST(PipelinePlanner, NoLateWeightsBeatTheBound) {
+TEST(PipelinePlanner, DeferredWeightsNeverBeatTheBound) {
   int feasible = 0, with_late = 0, faster = 0;
   for (uint64_t seed = 0; seed < seeds_of(60); ++seed) {
     SCOPED_TRACE(seed);
@@ -472,7 +473,7 @@ TEST(PipelinePlanner, NoLateWeightsBeatTheBound) {
     Exhaustive(request).run([&](const PipelinePlan& plan) {
       ++feasible;
       const PipelineTurns turns = turns_of(plan);
-      const bool is_late = std::ranges::max(turns.late_weights) > 0;
+      const bool is_late = std::ranges::max(turns.deferred_weights) > 0;
       with_late += is_late;
       EXPECT_GE(turns.step, bound);
       for (const Closeness closeness : {Closeness::kRough, Closeness::kRooms, Closeness::kClose})

@@ -224,7 +224,7 @@ void flip(MemoryFiles& files, const std::string& path, size_t byte) {
   files.write(path, bytes);
 }
 
-TEST(CheckpointFolder, WhatHasChangedIsRefusedByName) {
+TEST(CheckpointFolder, ChangedFileIsRefusedByName) {
   const std::string file = "run/step-00000001/1.safetensors";
   EXPECT_EQ(refusal([](MemoryFiles&) {}), "accepted");
   EXPECT_THAT(refusal([&](MemoryFiles& f) { flip(f, file, f.read(file).size() - 1); }),

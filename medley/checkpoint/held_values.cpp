@@ -16,14 +16,14 @@ bool is_kept(const Input& input) {
   return input.kind == InputKind::kParameter || input.kind == InputKind::kState;
 }
 
-Layout layout_of(const Placement& placement, const LoweredStage& stage) {
+Layout layout_of(const PlacedValue& placed, const LoweredStage& stage) {
   Layout layout;
-  for (const std::vector<Size>& dim : placement.factors)
+  for (const std::vector<Size>& dim : placed.factors)
     for (const Size& factor : dim) layout.factors.push_back(evaluate(factor, stage.tables[0][0]));
   std::map<Box, int> known;
   for (const std::vector<int64_t>& table : stage.tables[0]) {
     Box box = whole_box(layout.factors);
-    for (const Placement::Cut& cut : placement.cuts) {
+    for (const PlacedValue::Cut& cut : placed.cuts) {
       const int64_t begin = evaluate(cut.offset, table);
       box[at(cut.position)] = {begin, begin + evaluate(cut.length, table)};
     }
@@ -45,9 +45,9 @@ bool is_assigned(const LoweredStage& stage, ValueId value) {
   return false;
 }
 
-std::vector<int64_t> shape_of(const Placement& placement, const std::vector<int64_t>& table) {
+std::vector<int64_t> shape_of(const PlacedValue& placed, const std::vector<int64_t>& table) {
   std::vector<int64_t> shape;
-  for (const std::vector<Size>& dim : placement.factors) {
+  for (const std::vector<Size>& dim : placed.factors) {
     shape.push_back(1);
     for (const Size& factor : dim) shape.back() *= evaluate(factor, table);
   }
@@ -60,21 +60,20 @@ std::vector<HeldValue> held_values(const Program& program) {
   std::map<std::pair<std::string, std::string>, HeldValue> found;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
-    for (const Placement& placement : stage.inputs) {
-      if (!is_kept(placement.input)) continue;
-      const std::string kind(to_string(placement.input.kind));
-      HeldValue& value = found[{kind, placement.input.name}];
+    for (const PlacedValue& placed : stage.inputs) {
+      if (!is_kept(placed.input)) continue;
+      const std::string kind(to_string(placed.input.kind));
+      HeldValue& value = found[{kind, placed.input.name}];
       if (value.name.empty())
         value = {kind,
-                 placement.input.name,
-                 stage.graph.values[at(placement.input.value)].type.dtype,
-                 shape_of(placement, stage.tables[0][0]),
+                 placed.input.name,
+                 stage.graph.values[at(placed.input.value)].type.dtype,
+                 shape_of(placed, stage.tables[0][0]),
                  {},
-                 placement.input.kind != InputKind::kBuffer,
-                 placement.input.role};
-      value.changes = value.changes || is_assigned(stage, placement.input.value);
-      value.stages.push_back(
-          {static_cast<int>(s), placement.input.value, layout_of(placement, stage)});
+                 placed.input.kind != InputKind::kBuffer,
+                 placed.input.role};
+      value.changes = value.changes || is_assigned(stage, placed.input.value);
+      value.stages.push_back({static_cast<int>(s), placed.input.value, layout_of(placed, stage)});
     }
   }
   std::vector<HeldValue> values;

@@ -405,7 +405,7 @@ TEST(HostileCheckpoint, SmallTextsCauseLittleWork) {
 }
 
 // Non-files do not block, and are not read without end.
-TEST(HostileCheckpoint, WhatIsNoFileIsRefused) {
+TEST(HostileCheckpoint, DirectoryInPlaceOfAFileIsRefused) {
   namespace fs = std::filesystem;
   const fs::path root = fs::path(::testing::TempDir()) / "hostile_checkpoint";
   LocalFiles files;

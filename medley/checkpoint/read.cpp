@@ -188,10 +188,10 @@ std::vector<std::vector<TensorReads>> plan_reads(const Manifest& manifest,
   for (const WantedBoxes& each : wanted) {
     const StoredValue& value = inventory.find(each);
     const auto v = static_cast<int>(&value - manifest.values.data());
-    for (Take& take : takes_of(Layout{value.factors, value.boxes, {}, {}},
-                               each.layout,
-                               bytes_per_element(value.dtype),
-                               inventory.place_of(each))) {
+    for (BoxRead& take : plan_box_reads(Layout{value.factors, value.boxes, {}, {}},
+                                        each.layout,
+                                        bytes_per_element(value.dtype),
+                                        inventory.place_of(each))) {
       TensorReads& tensor = reads[{v, take.from}];
       tensor.value = v;
       tensor.box = take.from;

@@ -10,7 +10,7 @@
 
 #include "medley/base/files.h"
 #include "medley/checkpoint/manifest.h"
-#include "medley/checkpoint/take.h"
+#include "medley/checkpoint/read_plan.h"
 
 namespace medley {
 

@@ -10,9 +10,9 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/memory_files.h"
-#include "medley/checkpoint/deal.h"
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/write.h"
+#include "medley/checkpoint/write_plan.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/lower/lower.h"
@@ -103,21 +103,21 @@ Manifest save(Files& files, const Program& program, const Memory& memory, int64_
   std::vector<int> devices;
   for (const LoweredStage& stage : program.stages)
     devices.push_back(static_cast<int>(stage.devices.size()));
-  const Deal dealt = deal(memory.values, devices, least_bytes);
+  const WritePlan planned = plan_writes(memory.values, devices, least_bytes);
   Manifest manifest;
-  manifest.values = dealt.values;
-  for (size_t w = 0; w < dealt.writers.size(); ++w) {
+  manifest.values = planned.values;
+  for (size_t w = 0; w < planned.writers.size(); ++w) {
     std::vector<TensorSource> sources;
-    for (const DealtBox& each : dealt.boxes[w]) {
+    for (const BoxWrite& each : planned.boxes[w]) {
       const Layout& layout = memory.values[at(each.value)].stages[at(each.holder)].layout;
-      sources.push_back(source_of(dealt.values[at(each.value)],
+      sources.push_back(source_of(planned.values[at(each.value)],
                                   at(each.box),
                                   layout.factors,
                                   layout.boxes[at(layout.box_of[at(each.device)])],
                                   memory.shards.at({each.value, each.holder, each.device}).data()));
     }
     manifest.files.push_back(
-        write_tensors(files, kFolder, fmt::format("{}.safetensors", dealt.writers[w]), sources));
+        write_tensors(files, kFolder, fmt::format("{}.safetensors", planned.writers[w]), sources));
   }
   return manifest;
 }
@@ -130,7 +130,7 @@ std::string mismatch(const std::function<void(Manifest&)>& change,
   const Program program = random_program(mlp(), 0, optimizer);
   const std::vector<HeldValue> values = held_values(program);
   Manifest manifest;
-  manifest.values = deal(program).deal.values;
+  manifest.values = plan_writes(program).write_plan.values;
   change(manifest);
   try {
     require_match(manifest, "run", values, parameters_only);

@@ -86,7 +86,7 @@ TEST_F(Cli, PlanIsPrintedOrWritten) {
   EXPECT_THAT(written.out, StartsWith("hap: 6000 rows a step on 2 devices"));
 }
 
-TEST_F(Cli, WhatWasPlannedPassesTheCheck) {
+TEST_F(Cli, PlannedFilePassesTheCheck) {
   ASSERT_EQ(run(planning({"--microbatches", "3", "-o", "plan.json"})).code, 0);
   const Result checked = run({"check", "mlp.graph", "cluster.yaml", "plan.json"});
   EXPECT_EQ(checked.code, 0) << checked.err;
@@ -211,7 +211,7 @@ TEST_F(Cli, ControlCharactersAreShown) {
   EXPECT_EQ(result.err, "\\x1b[31mred.json: found no such file, expected a plan\n");
 }
 
-TEST_F(Cli, WhatDoesNotFitSaysSo) {
+TEST_F(Cli, PlanThatDoesNotFitIsReported) {
   std::string yaml = files.read("cluster.yaml");
   const std::string memory = "memory: 8 GiB";
   yaml.replace(yaml.find(memory), memory.size(), "memory: 8 KiB");
@@ -227,14 +227,14 @@ TEST_F(Cli, WhatDoesNotFitSaysSo) {
 TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
   LocalFiles local;
   const Plan seed = parse_plan(local.read("tests/data/plans/mlp_choices.json"), "mlp_choices.json");
-  const std::vector<std::string> states = {"R",
-                                           "P",
-                                           "S(0, rows)",
-                                           "S(0, even)",
-                                           "S(1, even)",
-                                           "S(0, hidden)",
-                                           "S(1, out)",
-                                           "S(0.1, out)"};
+  const std::vector<std::string> placements = {"R",
+                                               "P",
+                                               "S(0, rows)",
+                                               "S(0, even)",
+                                               "S(1, even)",
+                                               "S(0, hidden)",
+                                               "S(1, out)",
+                                               "S(0.1, out)"};
   const std::vector<std::string> choices = {"replicate",
                                             "m rows",
                                             "n even",
@@ -257,9 +257,9 @@ TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
   for (int round = 0; round < rounds; ++round) {
     Plan plan = seed;
     Stage& stage = plan.pipelines[0].stages[0];
-    for (Choices* texts : {&stage.states, &stage.batch, &stage.updates})
+    for (Choices* texts : {&stage.placements, &stage.batch, &stage.updates})
       for (auto& [key, text] : *texts)
-        if (random() % 3 == 0) text = any(states);
+        if (random() % 3 == 0) text = any(placements);
     for (auto count = random() % 3; count > 0; --count) stage.ops[any(ops)] = any(choices);
     files.write("plan.json", print(plan));
     const Result result = run({"check", "mlp.graph", "cluster.yaml", "plan.json"});

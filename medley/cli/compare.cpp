@@ -92,16 +92,17 @@ std::string pipelines_text(const StrategyRow& row) {
   std::string text;
   for (size_t p = 0; p < row.pipelines.size();) {
     const auto& pipeline = row.pipelines[p];
-    size_t alike = 1;
-    while (p + alike < row.pipelines.size() && row.pipelines[p + alike] == pipeline) ++alike;
+    size_t identical = 1;
+    while (p + identical < row.pipelines.size() && row.pipelines[p + identical] == pipeline)
+      ++identical;
     const auto& [stages, kinds] = pipeline;
     text += fmt::format("{}{}{} stage{} on {}",
                         text.empty() ? "" : "; ",
-                        alike > 1 ? fmt::format("{} times ", alike) : "",
+                        identical > 1 ? fmt::format("{} times ", identical) : "",
                         stages,
                         stages == 1 ? "" : "s",
                         kinds_text(kinds));
-    p += alike;
+    p += identical;
   }
   return fmt::format("{} pipelines: {}", row.pipelines.size(), text);
 }

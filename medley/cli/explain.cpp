@@ -19,7 +19,7 @@
 #include "medley/memory/memory.h"
 #include "medley/plan/compute_types.h"
 #include "medley/plan/texts.h"
-#include "medley/planner/survive.h"
+#include "medley/planner/node_loss.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
@@ -52,16 +52,16 @@ Json devices_json(const Plan& plan, const Pipeline& pipeline, size_t number) {
 // Returns the plan's entries on placements, batch, ops and updates, with their meaning.
 Json entries_json(const Plan& plan, const Stage& stage) {
   Json rows = Json::array();
-  const auto add = [&](const char* what, const Choices& choices, bool states) {
+  const auto add = [&](const char* what, const Choices& choices, bool placements) {
     for (const auto& [key, text] : choices)
-      rows.push_back(
-          {{"about", what},
-           {"name", key},
-           {"plan_text", text},
-           {"meaning",
-            states ? words(plan, parse_state_text(text)) : words(plan, parse_choice_text(text))}});
+      rows.push_back({{"about", what},
+                      {"name", key},
+                      {"plan_text", text},
+                      {"meaning",
+                       placements ? words(plan, parse_placement_text(text))
+                                  : words(plan, parse_choice_text(text))}});
   };
-  add("states", stage.states, true);
+  add("placements", stage.placements, true);
   add("batch", stage.batch, true);
   add("ops", stage.ops, false);
   add("updates", stage.updates, true);
@@ -76,7 +76,7 @@ Json groups_json(const Plan& plan, const Stage& stage, const Completed* complete
   if (completed) return groups_json(plan, ops_said(*completed), parameters_said(*completed));
   std::vector<Said> ops, stored;
   for (const auto& [name, text] : stage.ops) ops.push_back({name, text});
-  for (const auto& [name, text] : stage.states) stored.push_back({name, text});
+  for (const auto& [name, text] : stage.placements) stored.push_back({name, text});
   return groups_json(plan, ops, stored);
 }
 
@@ -98,7 +98,7 @@ void add_measures(Json& json,
     const DeviceKind& kind = costs.cluster().kind(simulated.device);
     const double computes = to_seconds(simulated.computes).value;
     communicates = std::min(communicates, simulated.communicates);
-    device["kind"] = kind.name;
+    device["device_type"] = kind.name;
     device["memory_bytes"] = memory[d].use.peak;
     device["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
     device["computes_seconds"] = computes;
@@ -122,14 +122,14 @@ void add_simulated(Json& json,
   std::vector<DeviceMemory> memory;
   for_each_in_parallel(2, [&](size_t i) {
     if (i == 0)
-      simulation = simulate(program, costs, {.relays = true});
+      simulation = simulate(program, costs, {.syncs = true});
     else
       memory = memory_uses(program);
   });
   add_measures(json, program, costs, simulation, memory, plan.global_batch);
-  if (plan.survive > 0)
-    json["survives"] =
-        to_string(survival(program, costs.cluster(), simulation.step), simulation.step);
+  if (plan.tolerate_node_loss > 0)
+    json["tolerates_node_loss"] =
+        to_string(replication_cost(program, costs.cluster(), simulation.step), simulation.step);
   if (program.stages.size() == 1) return;
   const std::vector<LayerRange> layers = layer_ranges(analysis.graph, plan);
   for (size_t s = 0; s < layers.size(); ++s) json["stages"][s]["layers"] = to_string(layers[s]);
@@ -149,8 +149,9 @@ Json inputs_json(const Completed& completed) {
         {{"input", input.name},
          {"kind", to_string(input.kind)},
          {"shape", "[" + type + "]"},
-         {"state",
-          state_text(completed, input.value, completed.assignment.states[at(input.value)])}});
+         {"placement",
+          placement_text(
+              completed, input.value, completed.assignment.placements[at(input.value)])}});
   }
   return rows;
 }
@@ -163,7 +164,7 @@ Json ops_json(const Completed& completed) {
     for (ValueId value : graph.ops[i].results)
       if (value != kNone)
         results += (results.empty() ? "" : "; ") +
-                   state_text(completed, value, completed.assignment.states[at(value)]);
+                   placement_text(completed, value, completed.assignment.placements[at(value)]);
     rows.push_back({{"op", completed.prepared->names[i]},
                     {"choice", choices_text(completed, static_cast<OpId>(i))},
                     {"results", results}});
@@ -225,11 +226,11 @@ std::string pipelines_phrase(const Plan& plan) {
 
 std::string summary(const Plan& plan) {
   size_t devices = 0, microbatches = 0;
-  int64_t at_once = 1, late = 0;
+  int64_t interleave = 1, late = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
     microbatches += pipeline.microbatches.size();
-    at_once = std::max(at_once, pipeline.at_once);
-    for (const int64_t each : pipeline.late_weights) late = std::max(late, each);
+    interleave = std::max(interleave, pipeline.interleave);
+    for (const int64_t each : pipeline.deferred_weights) late = std::max(late, each);
     for (const Stage& stage : pipeline.stages) devices += stage.mesh.devices.size();
   }
   return fmt::format("{}: {} a step on {}, in {}{}{}{}.",
@@ -237,9 +238,9 @@ std::string summary(const Plan& plan) {
                      count_text(at(plan.global_batch), "row"),
                      count_text(devices, "device"),
                      count_text(microbatches, "micro-batch", "es"),
-                     at_once > 1 ? fmt::format(", {} at once", at_once) : "",
+                     interleave > 1 ? fmt::format(", {} interleaved", interleave) : "",
                      pipelines_phrase(plan),
-                     late > 0 ? fmt::format(", gradients of weights up to {} late",
+                     late > 0 ? fmt::format(", weight gradients deferred by up to {}",
                                             count_text(at(late), "micro-batch", "es"))
                               : "");
 }
@@ -430,8 +431,8 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
                           100 * json["bubble_share"].get<double>())
             : fmt::format("communication: {} (overlap not subtracted)",
                           to_string(Seconds{json["communicates_seconds"].get<double>()})));
-  if (json.contains("survives"))
-    out += fmt::format("With it {}.\n", json["survives"].get<std::string>());
+  if (json.contains("tolerates_node_loss"))
+    out += fmt::format("With it {}.\n", json["tolerates_node_loss"].get<std::string>());
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
         return stage.contains("groups") || stage.contains("said");
       }))

@@ -173,7 +173,7 @@ Json groups_json(const Plan& plan, const std::vector<Said>& ops, const std::vect
   for (const Said& value : stored) {
     if (value.text == "R") continue;
     ++shards[{block_pattern(value.name), value.text}];
-    meanings[value.text] = words(plan, parse_state_text(value.text));
+    meanings[value.text] = words(plan, parse_placement_text(value.text));
   }
   return {{"ops", ops.size()},
           {"replicated_ops", replicated_ops},

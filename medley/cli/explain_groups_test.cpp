@@ -28,7 +28,7 @@ TEST(ExplainGroups, OpsOfRepeatedBlocksAreOneModule) {
 }
 
 // Rows and whole ops are only counted; the head's vocabulary and the sharded parameter are named.
-TEST(ExplainGroups, WhatIsUnusualIsNamed) {
+TEST(ExplainGroups, UnusualOpsAreNamed) {
   const Json groups = groups_json({},
                                   {{"h.0.mlp/mm#0", "m rows"},
                                    {"h.1.mlp/mm#0", "m rows"},

@@ -14,8 +14,8 @@
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/program/walk.h"
+#include "medley/sim/gradient_sync_times.h"
 #include "medley/sim/prices.h"
-#include "medley/sim/relay_times.h"
 #include "medley/stages/layers.h"
 
 namespace medley {
@@ -234,24 +234,24 @@ Json shared_json(const Program& program,
                  const Simulation& simulation) {
   struct Sum {
     int64_t tensors = 0, bytes = 0, traffic = 0;
-    Nanoseconds alone, takes, hidden, most_of_link;
+    Nanoseconds alone, takes, overlapped, most_of_link;
     int link = -1;
-    std::vector<int> behind;
+    std::vector<int> overlaps;
   };
   std::map<std::vector<int>, Sum> sums;  // by stages
-  for (const RelayTimes& relay : relay_times(program, costs, simulation)) {
-    if (relay.of != Relay::Of::kGradients) continue;
-    Sum& sum = sums[relay.stages];
-    sum.tensors += relay.tensors;
-    sum.bytes += relay.bytes;
-    sum.traffic += relay.traffic;
-    sum.alone += relay.alone;
-    sum.takes += relay.ends - relay.begins;
-    sum.hidden += relay.hidden;
-    sum.behind.insert(sum.behind.end(), relay.behind.begin(), relay.behind.end());
-    if (relay.alone < sum.most_of_link) continue;
-    sum.most_of_link = relay.alone;
-    sum.link = relay.link;
+  for (const GradientSyncTimes& sync : gradient_sync_times(program, costs, simulation)) {
+    if (sync.of != GradientSync::Of::kGradients) continue;
+    Sum& sum = sums[sync.stages];
+    sum.tensors += sync.tensors;
+    sum.bytes += sync.bytes;
+    sum.traffic += sync.traffic;
+    sum.alone += sync.alone;
+    sum.takes += sync.ends - sync.begins;
+    sum.overlapped += sync.overlapped;
+    sum.overlaps.insert(sum.overlaps.end(), sync.overlaps.begin(), sync.overlaps.end());
+    if (sync.alone < sum.most_of_link) continue;
+    sum.most_of_link = sync.alone;
+    sum.link = sync.link;
   }
   const std::vector<std::string> names = stage_names(program);
   const auto named = [&](std::vector<int> stages) {
@@ -278,9 +278,9 @@ Json shared_json(const Program& program,
                     {"link", link ? link->name : ""},
                     {"alone_seconds", to_seconds(sum.alone).value},
                     {"takes_seconds", to_seconds(sum.takes).value},
-                    {"hidden_seconds", to_seconds(sum.hidden).value},
-                    {"hidden_share", sum.takes.value > 0 ? sum.hidden / sum.takes : 1.0},
-                    {"behind", named(sum.behind)}});
+                    {"overlapped_seconds", to_seconds(sum.overlapped).value},
+                    {"overlapped_share", sum.takes.value > 0 ? sum.overlapped / sum.takes : 1.0},
+                    {"overlaps", named(sum.overlaps)}});
   }
   return rows;
 }
@@ -293,9 +293,9 @@ std::string shared_text(const Json& shared) {
                "bytes",
                "over",
                "takes",
-               "hidden",
-               "behind backward of"});
-  double takes = 0, hidden = 0;
+               "overlapped",
+               "overlaps backward of"});
+  double takes = 0, overlapped = 0;
   int64_t bytes = 0;
   for (const Json& row : shared) {
     const auto layers = row["layers"].get<std::string>();
@@ -308,10 +308,10 @@ std::string shared_text(const Json& shared) {
                to_string(Bytes{row["bytes"].get<int64_t>()}),
                row["network"].get<std::string>(),
                seconds_text(row, "takes_seconds"),
-               percent(row["hidden_share"].get<double>()),
-               joined("behind", ", ")});
+               percent(row["overlapped_share"].get<double>()),
+               joined("overlaps", ", ")});
     takes += row["takes_seconds"].get<double>();
-    hidden += row["hidden_seconds"].get<double>();
+    overlapped += row["overlapped_seconds"].get<double>();
     bytes += row["bytes"].get<int64_t>();
   }
   return table.text() +
@@ -320,8 +320,8 @@ std::string shared_text(const Json& shared) {
              "under way, {} after it.\n",
              to_string(Bytes{bytes}),
              to_string(Seconds{takes}),
-             to_string(Seconds{hidden}),
-             to_string(Seconds{takes - hidden}));
+             to_string(Seconds{overlapped}),
+             to_string(Seconds{takes - overlapped}));
 }
 
 }  // namespace medley

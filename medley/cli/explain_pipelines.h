@@ -38,7 +38,8 @@ std::string pipelines_text(const nlohmann::ordered_json& pipelines);
 std::string reasons_text(const nlohmann::ordered_json& pipelines,
                          const nlohmann::ordered_json& shared);
 
-// Returns a row for all relays among the same stages. Requires: the simulation has relays.
+// Returns a row for all gradient syncs among the same stages. Requires: the simulation has gradient
+// syncs.
 nlohmann::ordered_json shared_json(const Program& program,
                                    const std::vector<LayerRange>& layers,
                                    const CostModel& costs,

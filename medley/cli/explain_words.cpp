@@ -19,17 +19,19 @@ std::string lengths_text(const Plan& plan, const std::string& name) {
   return "by a part that is not there";
 }
 
-std::string words(const Plan& plan, const StateText& state) {
-  switch (state.kind) {
-    case StateText::Kind::kReplicated:
+std::string words(const Plan& plan, const PlacementText& placement) {
+  switch (placement.kind) {
+    case PlacementText::Kind::kReplicated:
       return "replicated";
-    case StateText::Kind::kPartialSum:
+    case PlacementText::Kind::kPartialSum:
       return "a partial sum";
-    case StateText::Kind::kSharded:
+    case PlacementText::Kind::kSharded:
       break;
   }
-  const std::string factor = state.factor > 0 ? fmt::format("factor {} of ", state.factor) : "";
-  return fmt::format("{}dim {} sharded {}", factor, state.dim, lengths_text(plan, state.part));
+  const std::string factor =
+      placement.factor > 0 ? fmt::format("factor {} of ", placement.factor) : "";
+  return fmt::format(
+      "{}dim {} sharded {}", factor, placement.dim, lengths_text(plan, placement.part));
 }
 
 std::string words(const Plan& plan, const ChoiceText& choice) {
@@ -62,7 +64,7 @@ std::string joined(const Plan& plan, const std::optional<std::vector<Text>>& axe
 
 }  // namespace
 
-std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes) {
+std::string words(const Plan& plan, const std::optional<std::vector<PlacementText>>& axes) {
   return joined(plan, axes);
 }
 
@@ -87,15 +89,15 @@ std::string owner_words(const Plan& plan, const std::string& text) {
   return fmt::format("divided {} over pipelines", lengths_text(plan, text));
 }
 
-std::string state_text(const Completed& completed, ValueId value, const State& state) {
+std::string placement_text(const Completed& completed, ValueId value, const Placement& placement) {
   const auto& dims = completed.factors->values[at(value)];
-  std::vector<StateText> texts;
-  for (const AxisState& axis : state) {
-    StateText text;
-    if (axis.holding == Holding::kPartialSum) text.kind = StateText::Kind::kPartialSum;
+  std::vector<PlacementText> texts;
+  for (const AxisPlacement& axis : placement) {
+    PlacementText text;
+    if (axis.holding == Holding::kPartialSum) text.kind = PlacementText::Kind::kPartialSum;
     if (axis.holding == Holding::kPartialMax) return "partial maximum";
     if (axis.holding == Holding::kSharded) {
-      text.kind = StateText::Kind::kSharded;
+      text.kind = PlacementText::Kind::kSharded;
       text.part = completed.assignment.part_names[at(axis.part)];
       text.factor = axis.position;
       for (const auto& factors : dims) {
@@ -130,7 +132,8 @@ std::vector<Said> parameters_said(const Completed& completed) {
     if (input.kind == InputKind::kParameter)
       all.push_back(
           {input.name,
-           state_text(completed, input.value, completed.assignment.states[at(input.value)])});
+           placement_text(
+               completed, input.value, completed.assignment.placements[at(input.value)])});
   return all;
 }
 

@@ -19,7 +19,7 @@ struct Said {
 };
 
 // Returns "dim 0 divided 24, 8", with "; " between two axes; "" for no axes.
-std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes);
+std::string words(const Plan& plan, const std::optional<std::vector<PlacementText>>& axes);
 std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes);
 
 // Returns "11 x 8, 10": equal neighbours once, with their count.
@@ -29,7 +29,7 @@ std::string runs_text(const std::vector<int64_t>& lengths);
 std::string owner_words(const Plan& plan, const std::string& text);
 
 // Returns the plan's text of a placement: "S(0, rows)".
-std::string state_text(const Completed& completed, ValueId value, const State& state);
+std::string placement_text(const Completed& completed, ValueId value, const Placement& placement);
 std::string choices_text(const Completed& completed, OpId op);
 // Returns the texts of all ops, and of all parameters.
 std::vector<Said> ops_said(const Completed& completed);

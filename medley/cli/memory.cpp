@@ -30,7 +30,7 @@ Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster, const
   for (const auto& [stage, device, use] : all) {
     const DeviceKind& kind = cluster.kind(device);
     Json row = {
-        {"device", cluster.devices[at(device)].name}, {"kind", kind.name}, {"stage", stage}};
+        {"device", cluster.devices[at(device)].name}, {"device_type", kind.name}, {"stage", stage}};
     if (const int pipeline = program.stages[at(stage)].pipeline; program.stages.back().pipeline > 0)
       row["pipeline"] = pipeline;
     for (size_t part = 0; part < kNumMemoryParts; ++part)

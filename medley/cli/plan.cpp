@@ -24,8 +24,8 @@ struct PlanArguments {
   RequestOptions request;
   std::string strategy = "auto";
   std::string output;
-  std::string within, time;
-  int64_t survive = 0;
+  std::string gap, time_limit;
+  int64_t tolerate_node_loss = 0;
   std::string loss_over = "batch";
   std::vector<std::function<std::optional<PlanSearch>()>> searches;  // additions, in order
 };
@@ -38,13 +38,13 @@ std::optional<double> read_share(const std::string& text) {
   const auto [read, error] = std::from_chars(text.data(), end, percent);
   if (*end != '%' || read != end || error != std::errc() || !(percent >= 0 && percent < 100))
     throw Error(Blame::kCaller,
-                fmt::format("--within: found \"{}\", expected a share such as \"2%\"", text));
+                fmt::format("--gap: found \"{}\", expected a share such as \"2%\"", text));
   return percent / 100;
 }
 
 // Returns true once the time has passed; null if no time is given.
 std::function<bool()> read_time(const std::string& text, Clock& clock) {
-  const std::optional<double> seconds = read_duration("--time", text);
+  const std::optional<double> seconds = read_duration("--time-limit", text);
   if (!seconds) return nullptr;
   const Nanoseconds end = clock.now() + to_nanoseconds(Seconds{*seconds});
   return [&clock, end] { return clock.now() >= end; };
@@ -93,8 +93,8 @@ PlanSearch::Found find(const Request& request, const Asked& by, const RequestOpt
 void run_plan(const PlanArguments& options, Session& session) {
   const RequestOptions& asked = options.request;
   SteadyClock clock;
-  const std::optional<double> within = read_share(options.within);
-  const std::function<bool()> is_over = read_time(options.time, clock);
+  const std::optional<double> gap = read_share(options.gap);
+  const std::function<bool()> is_over = read_time(options.time_limit, clock);
   const Asked by = asked_search(options, session.additions);
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster =
@@ -116,9 +116,9 @@ void run_plan(const PlanArguments& options, Session& session) {
             .microbatches = asked.microbatches,
             .devices = asked.devices,
             .optimizer = {},
-            .survive = static_cast<int>(options.survive),
+            .tolerate_node_loss = static_cast<int>(options.tolerate_node_loss),
             .loss_over_microbatches = options.loss_over == kLossOver[1],
-            .within = within,
+            .gap = gap,
             .cache = {.analysis = &analysis},
             .listener = {.progress = std::bind_front(&Progress::at, &progress),
                          .left_out =
@@ -156,12 +156,12 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
   arguments.text("-o,--output",
                  options->output,
                  "Write the plan here; --json prints it where there is no file");
-  arguments.text("--within",
-                 options->within,
+  arguments.text("--gap",
+                 options->gap,
                  "Stop once no plan can be shorter by more: 2%",
                  {.excludes = {"--layers"}});
-  arguments.number("--survive",
-                   options->survive,
+  arguments.number("--tolerate-node-loss",
+                   options->tolerate_node_loss,
                    "Nodes that may be lost with the state of the run still there, 0 or 1: plans "
                    "that need copies for that count what these cost",
                    {.excludes = {"--layers"}, .least = 0, .most = 1});
@@ -170,8 +170,8 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                  "What the loss of a step is over: batch; microbatches, the mean of their losses, "
                  "as where PyTorch accumulates gradients (needs --microbatches)",
                  {.excludes = {"--layers"}, .one_of = {"batch", "microbatches"}});
-  arguments.text("--time",
-                 options->time,
+  arguments.text("--time-limit",
+                 options->time_limit,
                  "Stop with the best plan found after so long: 10s",
                  {.excludes = {"--layers"}});
   for (const PlanAddition& addition : session.additions.plan)

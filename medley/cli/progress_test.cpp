@@ -7,7 +7,7 @@
 namespace medley {
 namespace {
 
-TEST(Progress, IsSilentForTwoSecondsAndLeavesNothingBehind) {
+TEST(Progress, StaysSilentForTwoSecondsAndClearsItsLine) {
   std::ostringstream terminal;
   ManualClock clock;
   {

@@ -17,7 +17,7 @@
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/lower/lower.h"
-#include "medley/sim/relay_times.h"
+#include "medley/sim/gradient_sync_times.h"
 
 namespace medley {
 namespace {
@@ -63,7 +63,7 @@ Json device_json(const SimulatedDevice& device, const Shown& shown) {
   const Cluster& cluster = shown.costs.cluster();
   const DeviceKind& kind = cluster.kind(device.device);
   Json row = {{"device", cluster.devices[at(device.device)].name},
-              {"kind", kind.name},
+              {"device_type", kind.name},
               {"computes_nanoseconds", device.computes.value},
               {"waits_nanoseconds", device.waits.value},
               {"communicates_nanoseconds", device.communicates.value},
@@ -81,7 +81,7 @@ Json device_json(const SimulatedDevice& device, const Shown& shown) {
   return row;
 }
 
-Json relays_json(const Shown& shown) {
+Json gradient_syncs_json(const Shown& shown) {
   const std::vector<std::string> names = stage_names(shown.program);
   const auto named = [&](const std::vector<int>& stages) {
     Json list = Json::array();
@@ -89,19 +89,20 @@ Json relays_json(const Shown& shown) {
     return list;
   };
   Json rows = Json::array();
-  for (const RelayTimes& relay : relay_times(shown.program, shown.costs, shown.simulation)) {
+  for (const GradientSyncTimes& sync :
+       gradient_sync_times(shown.program, shown.costs, shown.simulation)) {
     const auto& links = shown.costs.topology().links();
-    rows.push_back({{"relay", relay.name},
-                    {"stages", named(relay.stages)},
-                    {"parameters", relay.tensors},
-                    {"bytes", relay.bytes},
-                    {"traffic_bytes", relay.traffic},
-                    {"link", relay.link < 0 ? "" : links[at(relay.link)].name},
-                    {"begins_nanoseconds", relay.begins.value},
-                    {"ends_nanoseconds", relay.ends.value},
-                    {"alone_nanoseconds", relay.alone.value},
-                    {"hidden_nanoseconds", relay.hidden.value},
-                    {"behind", named(relay.behind)}});
+    rows.push_back({{"gradient_sync", sync.name},
+                    {"stages", named(sync.stages)},
+                    {"parameters", sync.tensors},
+                    {"bytes", sync.bytes},
+                    {"traffic_bytes", sync.traffic},
+                    {"link", sync.link < 0 ? "" : links[at(sync.link)].name},
+                    {"begins_nanoseconds", sync.begins.value},
+                    {"ends_nanoseconds", sync.ends.value},
+                    {"alone_nanoseconds", sync.alone.value},
+                    {"overlapped_nanoseconds", sync.overlapped.value},
+                    {"overlaps", named(sync.overlaps)}});
   }
   return rows;
 }
@@ -122,7 +123,8 @@ Json to_json(const Shown& shown) {
         {{"link", use.link->name}, {"bytes", use.bytes}, {"busy_seconds", use.busy.value}});
   for (const auto& [source, count] : simulation.ops_by_source)
     json["ops_by_source"][to_string(source)] = count;
-  if (Json relays = relays_json(shown); !relays.empty()) json["relays"] = std::move(relays);
+  if (Json syncs = gradient_syncs_json(shown); !syncs.empty())
+    json["gradient_syncs"] = std::move(syncs);
   return json;
 }
 
@@ -145,7 +147,7 @@ std::string devices_text(const Shown& shown) {
   };
   Table devices(chosen({"device",
                         of_stages("stage"),
-                        "kind",
+                        "device type",
                         "computes",
                         "waits",
                         of_stages("idles"),
@@ -205,7 +207,7 @@ void run_simulate(const SimulateArguments& options, Session& session) {
   }
   const Program program = in_plan(options.plan, [&] { return lower(graph, plan, cluster, {}); });
   const Simulation simulation =
-      simulate(program, costs, {.trace = !options.trace.empty(), .memory = true, .relays = true});
+      simulate(program, costs, {.trace = !options.trace.empty(), .memory = true, .syncs = true});
   if (!options.trace.empty())
     write_atomically(session.files, options.trace, to_chrome_json(simulation.trace));
   const Shown shown{simulation, program, costs};

@@ -85,7 +85,7 @@ TEST(KindNames, AsDriversWriteThem) {
 }
 
 // If the name omits the memory, all types are listed.
-TEST(KindNames, WhatANameLeavesOpenIsListed) {
+TEST(KindNames, AmbiguousNameListsItsKinds) {
   EXPECT_THAT(meant("A100"), ElementsAre("A100-40GB", "A100-80GB"));
   EXPECT_THAT(meant("a100 pcie"), ElementsAre("A100-PCIe-40GB", "A100-PCIe-80GB"));
   EXPECT_THAT(meant("V100"), ElementsAre("V100-16GB", "V100-32GB"));

@@ -54,7 +54,7 @@ class OwnKinds {
     if (const auto done = kinds_.find(name); done != kinds_.end()) return done->second;
     if (const auto own = values_.find(name); own != values_.end()) {
       if (!under_way_.insert(name).second)
-        place.fail(fmt::format("device kind is based on itself: {}", name));
+        place.fail(fmt::format("device type is based on itself: {}", name));
       DeviceKind kind = parse(name, own->second);
       under_way_.erase(name);
       return kinds_[name] = kind;
@@ -88,7 +88,7 @@ class OwnKinds {
     for (const auto& [each, kind] : catalogue_) known.push_back(each);
     for (const auto& [each, value] : values_) known.push_back(each);
     const std::vector<std::string> near = near_names(known, name);
-    place.fail(fmt::format("unknown device kind: {} ({}`medley list devices` shows all)",
+    place.fail(fmt::format("unknown device type: {} ({}`medley list devices` shows all)",
                            name,
                            near.empty() ? "" : fmt::format("near: {}; ", fmt::join(near, ", "))));
   }

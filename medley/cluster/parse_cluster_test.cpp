@@ -177,7 +177,7 @@ TEST(ParseCluster, WrongPricesAreNamed) {
             "c.yaml:10: devices.half.spot_price_per_hour: needs a price_per_hour beside it");
 }
 
-TEST(ParseCluster, SaysWhoHasNoPrice) {
+TEST(ParseCluster, NamesDevicesWithoutPrice) {
   const auto unpriced = [](const std::string& text) -> std::string {
     try {
       parse_priced_cluster(text, "c.yaml", catalogue());
@@ -305,20 +305,20 @@ TEST(ParseCluster, ReadsFlows) {
 
 TEST(ParseCluster, ChecksDeviceKinds) {
   EXPECT_EQ(message("device: half", "device: hlaf"),
-            "c.yaml:5: nodes[1].device: unknown device kind: hlaf (near: half; `medley list "
+            "c.yaml:5: nodes[1].device: unknown device type: hlaf (near: half; `medley list "
             "devices` shows all)");
   EXPECT_EQ(message("device: half", "device: abacus"),
-            "c.yaml:5: nodes[1].device: unknown device kind: abacus (`medley list devices` shows "
+            "c.yaml:5: nodes[1].device: unknown device type: abacus (`medley list devices` shows "
             "all)");
   EXPECT_EQ(message("device: half", "device: A100"),
             "c.yaml:5: nodes[1].device: A100 may be any of these, say which: A100-40GB, A100-80GB");
   EXPECT_EQ(message("device: half", "device: nvidia a100 80gb"), "accepted");
   EXPECT_THAT(message("based_on: A100-40GB", "based_on: A1"),
-              StartsWith("c.yaml:10: devices.half.based_on: unknown device kind: A1"));
+              StartsWith("c.yaml:10: devices.half.based_on: unknown device type: A1"));
   EXPECT_THAT(message("based_on: A100-40GB", "based_on: half"),
-              StartsWith("c.yaml:10: devices.half.based_on: unknown device kind: half"));
+              StartsWith("c.yaml:10: devices.half.based_on: unknown device type: half"));
   EXPECT_EQ(message("half: {", "a: {based_on: b}\n  b: {based_on: a}\n  half: {"),
-            "c.yaml:11: devices.b.based_on: device kind is based on itself: a");
+            "c.yaml:11: devices.b.based_on: device type is based on itself: a");
   EXPECT_EQ(message("based_on: A100-40GB, ", ""),
             "c.yaml:10: devices.half: a kind that is based on none needs: sustained");
   EXPECT_EQ(message("speed: 0.5", "speed: 0"),

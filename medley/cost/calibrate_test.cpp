@@ -69,7 +69,7 @@ void expect_near(const Cluster& found, const Cluster& truth, double error) {
 }
 
 // Times of the simulator's engine are fitted exactly from other initial figures.
-TEST(Calibrate, FindsTheFiguresBehindTheTimes) {
+TEST(Calibrate, RecoversTheRatesFromTimes) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   expect_near(calibrated(cluster(1e11, 3e9, 3e9, 1e-5), measured(truth)).cluster, truth, 0.01);
   expect_near(calibrated(cluster(2e10, 5e8, 1e9, 2e-4), measured(truth)).cluster, truth, 0.01);
@@ -90,7 +90,7 @@ TEST(Calibrate, HiccupsHardlyMatter) {
 }
 
 // Two devices of one node determine nothing of the switch, and one size not both figures.
-TEST(Calibrate, WhatNothingDependsOnStays) {
+TEST(Calibrate, UnusedRatesStay) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   auto times = measured(truth);
   std::erase_if(times, [](const auto& each) { return each.devices.back() != "fast/0/1"; });
@@ -143,7 +143,7 @@ TEST(Calibrate, FindsWhatALibraryRuns) {
 
 // Groups over nodes, for which two levels would be cheapest. Assuming these, the fit would give the
 // fabric a sixteenth (ring) and a fortieth (direct) of its bandwidth.
-TEST(Calibrate, WhatALibraryRunsIsNotTakenForTheCheapest) {
+TEST(Calibrate, LibraryChoiceIsNotAssumedCheapest) {
   const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
   for (const std::string_view runs : {"ring", "direct"}) {
     const Cluster found =

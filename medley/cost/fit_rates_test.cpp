@@ -22,7 +22,7 @@ TEST(FitRates, ABlockTakesWhatTheSlowerOfHostAndDeviceTakes) {
 }
 
 // Blocks of one to three ops, from far below the launch to far above it, times off by up to 5 %.
-TEST(FitRates, FindsTheFiguresBehindTheTimes) {
+TEST(FitRates, RecoversTheRatesFromTimes) {
   const FittedKind truth{kind(2e13, 7e11, 8e-6), {4e-5}};
   std::mt19937 random(3);
   const auto draw = [&](double from, double to) {

@@ -15,7 +15,7 @@ FlopsPerSecond sustained_rate(const DeviceKind& kind, DType dtype) {
     throw Error(
         Blame::kCaller,
         fmt::format(
-            "cluster: device kind {}: has no sustained rate for: {}", kind.name, to_string(dtype)));
+            "cluster: device type {}: has no sustained rate for: {}", kind.name, to_string(dtype)));
   return {rate->second};
 }
 

@@ -38,7 +38,7 @@ TEST(OpTime, AMissingRateNamesKindAndDtype) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.blame(), Blame::kCaller);
-    EXPECT_THAT(error.what(), HasSubstr("device kind x: has no sustained rate for: f16"));
+    EXPECT_THAT(error.what(), HasSubstr("device type x: has no sustained rate for: f16"));
   }
 }
 

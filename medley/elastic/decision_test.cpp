@@ -24,7 +24,7 @@ Decision decided(const std::vector<StepLeft>& survivors) {
   return std::get<Decision>(result);
 }
 
-TEST(Decision, AStepThatNobodyHasCommittedIsMadeAgain) {
+TEST(Decision, UncommittedStepIsRepeated) {
   const StepLeft early = left("a", 4, Reached::kBefore), late = left("b", 4, Reached::kAtCommit);
   EXPECT_EQ(decided({early, late}).step, 3);
   EXPECT_EQ(catch_up(late, 3), (Catching{false, 1}));
@@ -38,7 +38,7 @@ TEST(Decision, AStepThatOneHasCommittedIsFinishedByAll) {
   EXPECT_EQ(catch_up(last, 4), (Catching{true, 0}));
 }
 
-TEST(Decision, WhoHasBegunTheNextStepHasWhatTheOthersLack) {
+TEST(Decision, DeviceInTheNextStepProvesTheCommit) {
   StepLeft ahead = left("a", 5, Reached::kBefore);
   ahead.committed = 2.5;  // of step 4
   EXPECT_EQ(decided({ahead, left("b", 4, Reached::kAtCommit)}), (Decision{4, 2.5}));
@@ -57,7 +57,7 @@ TEST(Decision, ACommitThatIsSpreadOnlyHereAndThereIsTakenBackByAll) {
 }
 
 // A device without updates and waits may be anywhere.
-TEST(Decision, WhoHasNoPartInCommitsFollows) {
+TEST(Decision, DeviceWithoutCommitsFollows) {
   StepLeft frozen = left("b", 4, Reached::kBefore);
   frozen.commits = false;
   EXPECT_EQ(decided({left("a", 4, Reached::kCommitted), frozen}), (Decision{4, 2.5}));

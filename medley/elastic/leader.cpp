@@ -23,20 +23,24 @@ void Leader::left(const std::string& device) {
   reports_.erase(device);
 }
 
-void Leader::failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds) {
-  if (epoch != epoch_ || phase_ == Phase::kEnded) return;
+void Leader::failed(int generation,
+                    const std::string& cause,
+                    const std::string& suspect,
+                    Nanoseconds) {
+  if (generation != generation_ || phase_ == Phase::kEnded) return;
   if (!suspect.empty()) suspects_.insert(suspect);
   if (phase_ != Phase::kAgree && !why_) why_ = cause;
 }
 
 void Leader::lives(const std::string& device, Nanoseconds now) { heard_[device] = now; }
 
-void Leader::reported(int epoch, const StepLeft& left, int state, Nanoseconds) {
-  if (epoch == epoch_ && members_.contains(left.device)) reports_[left.device] = {left, state};
+void Leader::reported(int generation, const StepLeft& left, int state, Nanoseconds) {
+  if (generation == generation_ && members_.contains(left.device))
+    reports_[left.device] = {left, state};
 }
 
-void Leader::built(int epoch, const std::string& device, Nanoseconds) {
-  if (epoch == epoch_ && phase_ == Phase::kBuild) built_.insert(device);
+void Leader::built(int generation, const std::string& device, Nanoseconds) {
+  if (generation == generation_ && phase_ == Phase::kBuild) built_.insert(device);
 }
 
 void Leader::expect(const std::string& device, Nanoseconds) { expected_.insert(device); }
@@ -62,7 +66,7 @@ std::vector<Order> Leader::next(Nanoseconds now) {
 }
 
 void Leader::stop(std::vector<Order>& orders, Nanoseconds now) {
-  orders.push_back({Order::Kind::kStop, epoch_, "", *why_, {}});
+  orders.push_back({Order::Kind::kStop, generation_, "", *why_, {}});
   phase_ = Phase::kAgree;
   since_ = now;
 }
@@ -94,12 +98,12 @@ void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
   Agreement next = agreement(std::get<Decision>(decided));
   if (is_in_vain(next))
     return end(fmt::format("failed {} times after step {}, the last time: {}",
-                           alike_,
+                           identical_,
                            next.decision.step,
                            why_.value_or("")),
                orders);
   orders.push_back({Order::Kind::kBegin, 0, "", "", std::move(next)});
-  ++epoch_;
+  ++generation_;
   phase_ = Phase::kBuild;
   since_ = now;
   why_.reset();
@@ -117,11 +121,11 @@ std::vector<std::string> staying(const Agreement& agreement) {
 std::string eldest(const Agreement& agreement) {
   for (const std::string& device : agreement.members)
     if (agreement.states.at(device) >= 0) return device;
-  throw Error(Blame::kUs, "no member of an epoch has a state");
+  throw Error(Blame::kUs, "no member of a generation has a state");
 }
 
 Agreement Leader::agreement(const Decision& decision) const {
-  Agreement agreement{epoch_ + 1, members(), {}, decision};
+  Agreement agreement{generation_ + 1, members(), {}, decision};
   for (const std::string& device : agreement.members) agreement.states[device] = -1;
   for (const StepLeft& each : of_use())
     agreement.states[each.device] = reports_.at(each.device).state;
@@ -141,10 +145,10 @@ std::vector<StepLeft> Leader::of_use() const {
 
 // Returns whether a failure without a lost device would repeat forever.
 bool Leader::is_in_vain(const Agreement& next) {
-  const bool alike = next.members == last_.members && next.decision.step == last_.decision.step;
-  alike_ = alike ? alike_ + 1 : 1;
+  const bool identical = next.members == last_.members && next.decision.step == last_.decision.step;
+  identical_ = identical ? identical_ + 1 : 1;
   last_ = next;
-  return alike_ > options_.most_alike;
+  return identical_ > options_.most_identical;
 }
 
 void Leader::wait_for_all_built(std::vector<Order>& orders, Nanoseconds now) {
@@ -153,7 +157,7 @@ void Leader::wait_for_all_built(std::vector<Order>& orders, Nanoseconds now) {
     if (!built_.contains(device)) late.push_back(device);
   if (late.empty()) {
     phase_ = Phase::kRun;
-    orders.push_back({Order::Kind::kGoOn, epoch_, "", "", {}});
+    orders.push_back({Order::Kind::kGoOn, generation_, "", "", {}});
     return;
   }
   if (now - since_ <= options_.build) return;
@@ -165,12 +169,12 @@ void Leader::fence(const std::string& device, const std::string& why, std::vecto
   members_.erase(device);
   reports_.erase(device);
   if (!why_) why_ = fmt::format("{}: {}", device, why);
-  orders.push_back({Order::Kind::kFence, epoch_, device, why, {}});
+  orders.push_back({Order::Kind::kFence, generation_, device, why, {}});
 }
 
 void Leader::end(const std::string& why, std::vector<Order>& orders) {
   phase_ = Phase::kEnded;
-  orders.push_back({Order::Kind::kEnd, epoch_, "", why, {}});
+  orders.push_back({Order::Kind::kEnd, generation_, "", why, {}});
 }
 
 }  // namespace medley

@@ -7,9 +7,9 @@
 //                             ▲                              │
 //                             └───── lost, failed, late ─────┘
 //
-// Each agreement is a generation (`epoch` in code). Reports of older generations are ignored. If a
-// run returns to an older state, members that have not done so before the next failure count as
-// without state. Knows no processes, no store and no clock.
+// Each agreement is a generation (`generation` in code). Reports of older generations are ignored.
+// If a run returns to an older state, members that have not done so before the next failure count
+// as without state. Knows no processes, no store and no clock.
 
 #include <map>
 #include <optional>
@@ -24,7 +24,7 @@
 namespace medley {
 
 struct LeaderOptions {
-  int most_alike = 3;  // consecutive generations with the same members after the same step
+  int most_identical = 3;  // consecutive generations with the same members after the same step
   Nanoseconds answer{2'000'000'000};     // for a survivor to report or send a heartbeat
   Nanoseconds suspect{300'000'000};      // likewise, after others have missed it for long
   Nanoseconds busy{300'000'000'000};     // for one that sends heartbeats while in its script
@@ -34,7 +34,7 @@ struct LeaderOptions {
 
 // Everything that members need to begin a generation.
 struct Agreement {
-  int epoch = 0;
+  int generation = 0;
   std::vector<std::string> members;  // in the order of the first generation
   // The generation whose plan describes a member's state; -1: no state.
   std::map<std::string, int> states;
@@ -49,13 +49,13 @@ std::string eldest(const Agreement& agreement);
 
 struct Order {
   enum class Kind : uint8_t {
-    kStop,   // end `epoch` for all its members, because of `text`
+    kStop,   // end `generation` for all its members, because of `text`
     kFence,  // end the process of `device`
     kBegin,  // start all members of `agreement`
     kGoOn,   // the generation is established
     kEnd     // end the run, because of `text`
   } kind = Kind::kStop;
-  int epoch = 0;
+  int generation = 0;
   std::string device, text;
   Agreement agreement;
 };
@@ -70,18 +70,21 @@ class Leader {
   // Reports that a member which this generation's plan does not use has ended as expected.
   void left(const std::string& device);
   // Reports a failure that members have found. `suspect`: the silent device, or "".
-  void failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds now);
+  void failed(int generation,
+              const std::string& cause,
+              const std::string& suspect,
+              Nanoseconds now);
   // Reports a heartbeat of a device.
   void lives(const std::string& device, Nanoseconds now);
   // Adds a survivor's report. `state`: the generation whose plan describes its state; -1: none.
-  void reported(int epoch, const StepLeft& left, int state, Nanoseconds now);
-  void built(int epoch, const std::string& device, Nanoseconds now);
+  void reported(int generation, const StepLeft& left, int state, Nanoseconds now);
+  void built(int generation, const std::string& device, Nanoseconds now);
   // Report that the process of a lost device, or a replacement, has been started; is ready.
   void expect(const std::string& device, Nanoseconds now);
   void arrived(const std::string& device, Nanoseconds now);
 
   std::vector<Order> next(Nanoseconds now);
-  int epoch() const { return epoch_; }
+  int generation() const { return generation_; }
   bool runs() const { return phase_ == Phase::kRun; }
   std::vector<std::string> members() const;  // in this generation, without the lost ones
 
@@ -104,15 +107,15 @@ class Leader {
   const std::vector<std::string> devices_;
   const LeaderOptions options_;
   Phase phase_ = Phase::kRun;
-  int epoch_ = 0;
+  int generation_ = 0;
   Nanoseconds since_;               // begin of the phase
   std::optional<std::string> why_;  // cause of this generation's failure
   std::set<std::string> members_, suspects_, built_;
   std::set<std::string> expected_, arrived_;
   std::map<std::string, Report> reports_;  // for this generation
   std::map<std::string, Nanoseconds> heard_;
-  Agreement last_;  // agreement
-  int alike_ = 0;   // number of equal ones before it
+  Agreement last_;     // agreement
+  int identical_ = 0;  // number of equal ones before it
 };
 
 }  // namespace medley

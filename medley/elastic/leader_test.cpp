@@ -32,11 +32,11 @@ Leader agreed() {
   return leader;
 }
 
-TEST(Leader, TheOthersBeginAnEpochWithoutTheLostDevice) {
+TEST(Leader, OthersBeginAGenerationWithoutTheLostDevice) {
   Leader leader = agreed();
   const std::vector<Order> orders = leader.next(ms(3));
   ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
-  EXPECT_EQ(orders[0].agreement.epoch, 1);
+  EXPECT_EQ(orders[0].agreement.generation, 1);
   EXPECT_THAT(orders[0].agreement.members, ElementsAre("a", "b"));
   EXPECT_EQ(orders[0].agreement.decision.step, 3);
   leader.built(1, "a", ms(4));
@@ -46,7 +46,7 @@ TEST(Leader, TheOthersBeginAnEpochWithoutTheLostDevice) {
   EXPECT_TRUE(leader.runs());
 }
 
-TEST(Leader, WhoDoesNotAnswerIsFenced) {
+TEST(Leader, SilentMemberIsFenced) {
   Leader leader({"a", "b", "c"});
   leader.failed(0, "a: connection closed", "", ms(0));
   leader.next(ms(0));
@@ -59,7 +59,7 @@ TEST(Leader, WhoDoesNotAnswerIsFenced) {
 }
 
 // Others have waited for it already.
-TEST(Leader, WhoIsSuspectedHasLittleTimeToAnswer) {
+TEST(Leader, SuspectHasLittleTimeToAnswer) {
   Leader leader({"a", "b"});
   leader.failed(0, "b: no sign of life", "b", ms(0));
   leader.next(ms(0));
@@ -68,7 +68,7 @@ TEST(Leader, WhoIsSuspectedHasLittleTimeToAnswer) {
 }
 
 // It is in its script, which may take longer, but not forever.
-TEST(Leader, WhoSaysThatItLivesHasTimeToAnswer) {
+TEST(Leader, MemberWithHeartbeatHasTimeToAnswer) {
   LeaderOptions options;
   options.busy = ms(10'000);
   Leader leader({"a", "b"}, options);
@@ -82,7 +82,7 @@ TEST(Leader, WhoSaysThatItLivesHasTimeToAnswer) {
   EXPECT_THAT(kinds(leader.next(ms(10'001))), ElementsAre(Kind::kFence, Kind::kBegin));
 }
 
-TEST(Leader, WhoSaysNoMoreThatItLivesIsFenced) {
+TEST(Leader, MemberThatStopsItsHeartbeatIsFenced) {
   Leader leader({"a", "b"});
   leader.failed(0, "a: connection closed", "", ms(0));
   leader.next(ms(0));
@@ -92,7 +92,7 @@ TEST(Leader, WhoSaysNoMoreThatItLivesIsFenced) {
   EXPECT_THAT(kinds(leader.next(ms(3501))), ElementsAre(Kind::kFence, Kind::kBegin));
 }
 
-TEST(Leader, ALossWhileAnEpochIsBuiltBeginsAnotherOne) {
+TEST(Leader, LossDuringABuildBeginsAnotherGeneration) {
   Leader leader = agreed();
   leader.next(ms(3));
   leader.built(1, "a", ms(4));
@@ -102,7 +102,7 @@ TEST(Leader, ALossWhileAnEpochIsBuiltBeginsAnotherOne) {
   leader.reported(1, {"a", 3, Reached::kDone}, 1, ms(6));
   const std::vector<Order> orders = leader.next(ms(6));
   ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
-  EXPECT_EQ(orders[0].agreement.epoch, 2);
+  EXPECT_EQ(orders[0].agreement.generation, 2);
   EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
   EXPECT_EQ(orders[0].agreement.states.at("a"), 1);
 }
@@ -118,7 +118,7 @@ TEST(Leader, ALossWhileOthersAreAwaitedIsNotWaitedFor) {
   EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
 }
 
-TEST(Leader, WhatBelongsToAnOlderEpochIsNotHeard) {
+TEST(Leader, OlderGenerationIsIgnored) {
   Leader leader = agreed();
   leader.next(ms(3));
   leader.failed(0, "a: connection closed", "", ms(4));
@@ -146,7 +146,7 @@ TEST(Leader, AProcessThatDoesNotComeIsGivenUp) {
   EXPECT_THAT(orders[0].agreement.members, ElementsAre("a", "b"));
 }
 
-TEST(Leader, WhoIsLateToBuildIsFenced) {
+TEST(Leader, MemberLateToBuildIsFenced) {
   Leader leader = agreed();
   leader.next(ms(3));
   leader.built(1, "a", ms(4));
@@ -163,7 +163,7 @@ TEST(Leader, ATornStepIsALossOfItsDevice) {
   EXPECT_THAT(kinds(leader.next(ms(1))), ElementsAre(Kind::kFence, Kind::kBegin));
 }
 
-TEST(Leader, WhoHasLeftIsNotWaitedFor) {
+TEST(Leader, DepartedMemberIsNotWaitedFor) {
   Leader leader({"a", "b"});
   leader.left("b");
   EXPECT_THAT(leader.next(ms(0)), IsEmpty());
@@ -177,7 +177,7 @@ TEST(Leader, WhoHasLeftIsNotWaitedFor) {
 
 // b was lost while all went back from step 4 to step 1, or loaded a checkpoint of it: a has, c has
 // not.
-TEST(Leader, WhoHasNotGoneBackWithTheOthersHasNothing) {
+TEST(Leader, MemberThatHasNotRolledBackHasNoState) {
   for (int StepLeft::*times : {&StepLeft::back, &StepLeft::loads}) {
     Leader leader({"a", "b", "c"});
     leader.failed(0, "c: connection closed", "", ms(0));
@@ -197,7 +197,7 @@ TEST(Leader, WhoHasNotGoneBackWithTheOthersHasNothing) {
   }
 }
 
-TEST(Leader, NobodyLeftEndsTheRun) {
+TEST(Leader, RunWithoutMembersEnds) {
   Leader leader({"a"});
   leader.lost("a", "was killed by SIGKILL", ms(0));
   const std::vector<Order> orders = leader.next(ms(0));
@@ -210,18 +210,19 @@ TEST(Leader, NobodyLeftEndsTheRun) {
 TEST(Leader, AStepThatFailsAgainAndAgainEndsTheRun) {
   Leader leader({"a"});
   std::vector<Kind> last;
-  for (int epoch = 0; epoch < 4 && (last.empty() || last.back() != Kind::kEnd); ++epoch) {
-    leader.failed(epoch, "a: out of memory", "", ms(epoch));
-    leader.next(ms(epoch));
-    leader.reported(epoch, before("a"), 0, ms(epoch));
-    last = kinds(leader.next(ms(epoch)));
-    leader.built(epoch + 1, "a", ms(epoch));
-    if (last.back() != Kind::kEnd) leader.next(ms(epoch));
+  for (int generation = 0; generation < 4 && (last.empty() || last.back() != Kind::kEnd);
+       ++generation) {
+    leader.failed(generation, "a: out of memory", "", ms(generation));
+    leader.next(ms(generation));
+    leader.reported(generation, before("a"), 0, ms(generation));
+    last = kinds(leader.next(ms(generation)));
+    leader.built(generation + 1, "a", ms(generation));
+    if (last.back() != Kind::kEnd) leader.next(ms(generation));
   }
   EXPECT_THAT(last, ElementsAre(Kind::kEnd));
 }
 
-TEST(Agreement, WhoLeavesIsNotPlannedForAndWhoHasAStatePlans) {
+TEST(Agreement, LeavingMemberIsNotPlannedForAndAMemberWithStatePlans) {
   Agreement agreement{1, {"a", "b", "c"}, {{"a", -1}, {"b", 0}, {"c", 0}}, {4, {}}};
   EXPECT_THAT(staying(agreement), ElementsAre("a", "b", "c"));
   EXPECT_EQ(eldest(agreement), "b");

@@ -35,7 +35,7 @@ std::vector<Shard> shards_of(const std::vector<Laid>& laid, const Cell& cell, si
     for (size_t d = 0; d < each.devices.size(); ++d)
       if (each.devices[d] >= 0 && each.layout->box_of[d] == box)
         shards.push_back(
-            {each.devices[d], each.layout, box, each.homes.empty() ? -1 : each.homes[d]});
+            {each.devices[d], each.layout, box, each.replicas.empty() ? -1 : each.replicas[d]});
   }
   return shards;
 }

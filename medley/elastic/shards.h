@@ -15,13 +15,13 @@ struct Shard {
   int device = 0;
   const Layout* layout = nullptr;
   int box = kNoBox;
-  int home = -1;  // a replica: into SecondHomes::homes; -1: the device's own shard
+  int replica = -1;  // a replica: into StateReplicas::homes; -1: the device's own shard
 };
 
 struct Laid {
   const Layout* layout = nullptr;
-  std::vector<int> devices;  // [device of the layout] of the cluster; -1: it does not count
-  std::vector<int> homes{};  // likewise, for replicas
+  std::vector<int> devices;     // [device of the layout] of the cluster; -1: it does not count
+  std::vector<int> replicas{};  // likewise, for replicas
 };
 
 // Returns one per stage that stores some of it. Without `counts` all devices count.

@@ -39,8 +39,10 @@ class EmulatedExecutor final : public Executor {
   bool follows() const override { return true; }
   void follow(const LoweredStage& stage, Frames frames, size_t call, int step) override;
   std::vector<std::vector<Buffer>> combine(
-      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) override {
-    return inner_.combine(relay, dtype, inputs);
+      const GradientSync& sync,
+      DType dtype,
+      const std::vector<std::vector<Buffer>>& inputs) override {
+    return inner_.combine(sync, dtype, inputs);
   }
   std::vector<std::vector<Buffer>> combine(CommunicationKind kind,
                                            Reduce reduce,

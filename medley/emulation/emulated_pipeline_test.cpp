@@ -146,7 +146,7 @@ TEST(EmulatedPipeline, TransfersTakeTheirTime) {
   }
 }
 
-TEST(EmulatedPipeline, WhatDoesNotFitIsNamed) {
+TEST(EmulatedPipeline, ShortageOfMemoryIsNamed) {
   const Cluster cluster = cluster_of(2, 300 * 1024);
   const EmulatedOutcome outcome = run(pipeline_of({1, 1}, cluster), cluster, 0, 1);
   EXPECT_THAT(outcome.errors[0] + outcome.errors[1], HasSubstr("out of memory: "));

@@ -165,7 +165,7 @@ TEST(EmulatedRun, MemoryIsWhatThePlanningSays) {
   }
 }
 
-TEST(EmulatedRun, WhatDoesNotFitIsNamed) {
+TEST(EmulatedRun, ShortageOfMemoryIsNamed) {
   Cluster small = cluster();
   small.pools[1].kind.memory_bytes = 600 * 1024;
   const EmulatedOutcome once = run(program({{64, 256, 64}, {64, 64, 64}}), small, {}, 0, 1);

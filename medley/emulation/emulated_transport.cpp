@@ -26,8 +26,8 @@ Collective collective_of(const Exchange& exchange) {
       exchange.kind, exchange.group, {exchange.bytes / granule * granule}, granule};
   const CommunicationTraits& traits = traits_of(collective.kind);
   if (traits.is_whole()) return collective;
-  if (exchange.relay) {
-    const RelayTraffic traffic = traffic_of(*exchange.relay);
+  if (exchange.sync) {
+    const SyncTraffic traffic = traffic_of(*exchange.sync);
     collective.lengths = traffic.first;
     collective.lengths.insert(
         collective.lengths.end(), traffic.second.begin(), traffic.second.end());
@@ -123,7 +123,7 @@ std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
     const std::scoped_lock lock(mutex_);
     key.number = next_[{exchange.group, exchange.lane, exchange.me}]++;
   }
-  const bool knows_own_lengths_only = traits_of(exchange.kind).is_pairwise() && !exchange.relay;
+  const bool knows_own_lengths_only = traits_of(exchange.kind).is_pairwise() && !exchange.sync;
   const int booked = ledger_.post(
       device,
       key,

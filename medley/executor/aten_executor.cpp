@@ -15,7 +15,7 @@
 #include "medley/executor/update_program.h"
 #include "medley/kernels/arguments.h"
 #include "medley/kernels/combine.h"
-#include "medley/kernels/relay_run.h"
+#include "medley/kernels/gradient_sync_run.h"
 #include "medley/kernels/tensor_buffer.h"
 
 namespace medley {
@@ -250,14 +250,16 @@ class AtenExecutor final : public Executor {
   }
 
   std::vector<std::vector<Buffer>> combine(
-      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) override {
+      const GradientSync& sync,
+      DType dtype,
+      const std::vector<std::vector<Buffer>>& inputs) override {
     const at::NoGradGuard no_grad;
-    std::vector<RelayRun> members;
+    std::vector<GradientSyncRun> members;
     for (size_t i = 0; i < inputs.size(); ++i) {
       Tensors tensors;
       for (const Buffer& buffer : inputs[i]) tensors.push_back(arrived(to_tensor(buffer), device_));
       members.emplace_back(
-          relay, static_cast<int>(i), std::move(tensors), to_scalar_type(dtype), device_);
+          sync, static_cast<int>(i), std::move(tensors), to_scalar_type(dtype), device_);
     }
     std::vector<std::vector<Buffer>> outputs;
     for (const Tensors& tensors : run_together(members)) {

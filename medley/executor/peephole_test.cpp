@@ -53,7 +53,7 @@ output loss %5
   EXPECT_THAT(names(fuse_all(graph)), ElementsAre("aten.addmm.default", "aten.sum.default"));
 }
 
-TEST(Peephole, AProductThatSomebodyElseReadsStays) {
+TEST(Peephole, MatmulWithAnotherReaderStays) {
   const Graph graph = linear(R"(%5 = aten.mul.Tensor(%4, %3) : f32[b, 4] @forward ""
 %6 = aten.sum.default(%5, none) : f32[] @forward ""
 output loss %6

@@ -51,9 +51,9 @@ double price_of(const Request& request, int pool) {
 
 void check_goal(const Goal& goal, const std::vector<Kind>& kinds, const Request& request) {
   if (goal.steps < 1) refuse_goal(fmt::format("steps: found {}, expected at least 1", goal.steps));
-  if (goal.by && !(goal.by->value > 0))
-    refuse_goal(
-        fmt::format("by: found {}, expected a time that is not over", run_time_text(*goal.by)));
+  if (goal.deadline && !(goal.deadline->value > 0))
+    refuse_goal(fmt::format("deadline: found {}, expected a time that is not over",
+                            run_time_text(*goal.deadline)));
   if (goal.budget && !(*goal.budget > 0))
     refuse_goal(fmt::format("budget: found {:g}, expected more than 0", *goal.budget));
   const bool priced = std::any_of(kinds.begin(), kinds.end(), [&](const Kind& kind) {
@@ -152,9 +152,9 @@ class GoalSearch {
 
   bool may_win(const NodeSet& set) const {
     const double least = kSure * set.seconds;
-    if (goal_.by && least > goal_.by->value) return false;
+    if (goal_.deadline && least > goal_.deadline->value) return false;
     if (goal_.budget && least / kHour * set.price_per_hour > *goal_.budget) return false;
-    const double share = 1 - request_.within.value_or(0);
+    const double share = 1 - request_.gap.value_or(0);
     return !best_ || aim(least, set.price_per_hour) < share * best_aim_;
   }
 
@@ -162,7 +162,7 @@ class GoalSearch {
   std::optional<Nanoseconds> longest(const NodeSet& set) const {
     std::optional<double> seconds;
     const auto limit = [&](double by) { seconds = std::min(seconds.value_or(by), by); };
-    if (goal_.by) limit(goal_.by->value);
+    if (goal_.deadline) limit(goal_.deadline->value);
     if (set.price_per_hour > 0 && goal_.budget) limit(*goal_.budget * kHour / set.price_per_hour);
     if (best_ && goal_.objective == Goal::Objective::kTime) limit(best_aim_);
     if (best_ && goal_.objective == Goal::Objective::kCost && set.price_per_hour > 0)
@@ -183,7 +183,7 @@ class GoalSearch {
           one.devices.push_back(name);
     const std::optional<Nanoseconds> limit = longest(set);
     if (limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
-    one.within.reset();
+    one.gap.reset();
     one.cache.outcomes = nullptr;
     ++planned_;
     why_left_out(request_, [&] {
@@ -220,7 +220,7 @@ class GoalSearch {
   }
 
   void keep(GoalPlan found) {
-    if (goal_.by && found.time.value > goal_.by->value) return;
+    if (goal_.deadline && found.time.value > goal_.deadline->value) return;
     if (goal_.budget && found.cost > *goal_.budget) return;
     const double aimed = aim(found.time.value, found.price_per_hour);
     const bool cost = goal_.objective == Goal::Objective::kCost;
@@ -257,10 +257,10 @@ std::string near_misses(const Goal& goal, const Request& request, const std::vec
     return true;
   };
   std::string limits;
-  if (goal.by) limits += "by " + run_time_text(*goal.by);
-  if (goal.budget) limits += fmt::format("{}for {:g}", goal.by ? " and " : "", *goal.budget);
+  if (goal.deadline) limits += "by " + run_time_text(*goal.deadline);
+  if (goal.budget) limits += fmt::format("{}for {:g}", goal.deadline ? " and " : "", *goal.budget);
   bool any = false;
-  if (goal.by) any |= say(limits, "fastest", Goal::Objective::kTime);
+  if (goal.deadline) any |= say(limits, "fastest", Goal::Objective::kTime);
   if (goal.budget) any |= say(limits, "cheapest", Goal::Objective::kCost);
   return any ? text : "";
 }

@@ -22,8 +22,8 @@ struct Goal {
   enum class Objective : uint8_t { kCost, kTime };
   Objective objective = Objective::kCost;
   int64_t steps = 0;
-  std::optional<Seconds> by{};     // deadline of all steps
-  std::optional<double> budget{};  // limit of the cost of all steps
+  std::optional<Seconds> deadline{};  // deadline of all steps
+  std::optional<double> budget{};     // limit of the cost of all steps
 };
 
 // A plan with its nodes, time and cost. Used nodes are paid for the time of the steps.

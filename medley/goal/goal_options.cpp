@@ -15,7 +15,7 @@ namespace medley {
 namespace {
 
 struct GoalArguments {
-  std::string objective, by, budget;
+  std::string objective, deadline, budget;
   int64_t steps = 0;
 };
 
@@ -40,7 +40,8 @@ std::optional<Goal> read_goal(const GoalArguments& options) {
   Goal goal;
   goal.objective = options.objective == "cost" ? Goal::Objective::kCost : Goal::Objective::kTime;
   goal.steps = options.steps;
-  if (const auto seconds = read_duration("--by", options.by)) goal.by = Seconds{*seconds};
+  if (const auto seconds = read_duration("--deadline", options.deadline))
+    goal.deadline = Seconds{*seconds};
   goal.budget = read_money(options.budget);
   return goal;
 }
@@ -102,13 +103,13 @@ std::function<std::optional<PlanSearch>()> prepare_goal(Arguments& arguments) {
   arguments.text("--objective",
                  options->objective,
                  "Which nodes to rent: cost, the cheapest that end in time; time, the fastest",
-                 {.excludes = {"--layers", "--survive"}, .one_of = {"cost", "time"}});
+                 {.excludes = {"--layers", "--tolerate-node-loss"}, .one_of = {"cost", "time"}});
   arguments.number("--steps",
                    options->steps,
                    "With --objective: of the whole run",
                    {.needs = {"--objective"}, .least = 1});
-  arguments.text("--by",
-                 options->by,
+  arguments.text("--deadline",
+                 options->deadline,
                  "With --objective: how long all steps may take: 36h",
                  {.needs = {"--objective"}});
   arguments.text("--budget",

@@ -100,7 +100,7 @@ TEST_F(GoalTest, WithoutHurryTheCheapNodesDoIt) {
   EXPECT_DOUBLE_EQ(plan.cost, plan.time.value / 3600 * plan.price_per_hour);
 }
 
-TEST_F(GoalTest, WhoIsInAHurryPaysMore) {
+TEST_F(GoalTest, ShortDeadlineCostsMore) {
   const Cluster cluster = dear_and_cheap();
   const GoalPlan cheap = found({Objective::kCost, 1000}, request(cluster));
   const GoalPlan fast = found({Objective::kTime, 1000}, request(cluster));
@@ -116,7 +116,7 @@ TEST_F(GoalTest, WhoIsInAHurryPaysMore) {
 }
 
 // A limit of years has no effect on strategies.
-TEST_F(GoalTest, WhoHasYearsHasNoLimit) {
+TEST_F(GoalTest, DeadlineOfYearsIsNoLimit) {
   const Cluster cluster = dear_and_cheap();
   const Request asked = request(cluster, "harp");
   const GoalPlan cheap = found({Objective::kCost, 1}, asked);
@@ -145,7 +145,7 @@ TEST_F(GoalTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT(refusal({Objective::kCost, 0}, request(cluster)),
               HasSubstr("steps: found 0, expected at least 1"));
   EXPECT_THAT(refusal({Objective::kCost, 1, Seconds{-1}}, request(cluster)),
-              HasSubstr("by: found"));
+              HasSubstr("deadline: found"));
   EXPECT_THAT(refusal({Objective::kCost, 1, {}, 0}, request(cluster)),
               HasSubstr("budget: found 0, expected more than 0"));
   Request named = request(cluster);
@@ -186,7 +186,7 @@ class Exhaustive {
       return goal.objective == Objective::kTime ? each.first : each.second;
     };
     for (const auto& each : all_) {
-      if (goal.by && each.first > goal.by->value) continue;
+      if (goal.deadline && each.first > goal.deadline->value) continue;
       if (goal.budget && each.second > *goal.budget) continue;
       if (!best || aim(each) < aim(*best)) best = each;
     }
@@ -257,7 +257,7 @@ TEST_F(GoalTest, IsAsGoodAsTheBestOfAllSets) {
       SCOPED_TRACE(fmt::format("seed {}, {} by {} for {}",
                                seed,
                                goal.objective == Objective::kCost ? "cost" : "time",
-                               goal.by ? goal.by->value : 0,
+                               goal.deadline ? goal.deadline->value : 0,
                                goal.budget.value_or(0)));
       const auto best = exhaustive.best(goal);
       const GoalOutcome outcome = plan_for(goal, asked);

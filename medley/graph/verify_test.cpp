@@ -124,7 +124,7 @@ TEST(Verify, Metrics) {
       "graph \"g\": output metric \"pairs\": must have the rows of the batch in one dim at most");
 }
 
-TEST(Verify, WhatIsCarriedHasTheTypeOfItsInput) {
+TEST(Verify, CarriedValueHasTheTypeOfItsInput) {
   EXPECT_EQ(fault([](Graph& g) {
               g.outputs.push_back({OutputKind::kMetric, "carried:x", 2});
             }),

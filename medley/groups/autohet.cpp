@@ -26,8 +26,8 @@ namespace {
 
 // Amounts of units for which chains are searched: few devices, and many.
 constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
-constexpr int kMostOfAlike = 128;  // devices of a pipeline with equal parts of all pools
-constexpr double kGap = 0.01;      // relative, per chain
+constexpr int kMostOfIdentical = 128;  // devices of a pipeline with equal parts of all pools
+constexpr double kGap = 0.01;          // relative, per chain
 // Divisions that are synthesised. With many devices, the first kMoreRoom get memory for the
 // micro-batches of their schedules. kMostPriced are simulated.
 constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
@@ -104,9 +104,9 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
       rest /= ways;
     }
   }
-  for (int pipelines = 2; pipelines <= static_cast<int>(kMostAlike); ++pipelines) {
+  for (int pipelines = 2; pipelines <= static_cast<int>(kMostIdentical); ++pipelines) {
     std::optional<Units> part = part_of_all(pools, pipelines);
-    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostOfAlike &&
+    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostOfIdentical &&
         std::ranges::find(amounts, *part) == amounts.end())
       amounts.push_back(std::move(*part));
   }
@@ -130,7 +130,7 @@ GroupRequest group_request(const Request& request,
   groups.gap = kGap;
   groups.slower = kSumsOff / 100.0;
   groups.faster_than = request.faster_than;
-  groups.within = request.within;
+  groups.step_gap = request.gap;
   groups.is_over = request.listener.is_over;
   for (const DevicePool& pool : pools) {
     Request alone = request;
@@ -176,7 +176,7 @@ class AutoHet {
     prove(request_, least);
     const std::vector<Division> divisions = search_.divisions(kMostDivisions);
     if (divisions.empty()) return request_.faster_than ? none_is_faster() : one_pipeline();
-    report(request_, "autohet: stages as wholes", 2, kSteps);
+    report(request_, "autohet: stages as exact_stages", 2, kSteps);
     std::vector<PlanCandidate> all;
     for (const Division& division : divisions) all.push_back(candidate(division.columns));
     std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
@@ -276,7 +276,8 @@ class AutoHet {
   // Returns the candidate with rows by the timer for stages synthesised as wholes.
   PlanCandidate balanced(PlanCandidate candidate) {
     for (int i = 0; i < kMostSplits; ++i) {
-      const std::optional<std::vector<PipelinePlan>> plans = candidates_.trials().wholes(candidate);
+      const std::optional<std::vector<PipelinePlan>> plans =
+          candidates_.trials().exact_stages(candidate);
       if (!plans) return candidate;
       std::vector<Column> columns;
       for (size_t p = 0; p < plans->size(); ++p)

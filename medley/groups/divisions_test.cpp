@@ -149,7 +149,7 @@ TEST(Divisions, AreTheBestOfAll) {
   EXPECT_GT(possible, 150);
 }
 
-TEST(Divisions, SplitRowsSoThatNobodyIsLate) {
+TEST(Divisions, SplitRowsSoThatPipelinesEndTogether) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const DivisionRequest request = random_request(seed);
     std::vector<Column> columns = request.columns;

@@ -91,7 +91,7 @@ Nanoseconds GroupSearch::longest_stage(int64_t count) const {
 bool GroupSearch::enough() {
   if (!step_) return false;
   if (is_over()) return true;
-  return request_.within && 1 - bound() / *step_ <= *request_.within;
+  return request_.step_gap && 1 - bound() / *step_ <= *request_.step_gap;
 }
 
 PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pipelines) const {
@@ -362,8 +362,8 @@ int GroupSearch::copies_of(const Units& amount) const {
 
 // They sum within pools. Other divisions with most rows sum over links between pools, which they
 // ignore.
-std::vector<Division> GroupSearch::alike() const {
-  const size_t most = std::min(kMostAlike, static_cast<size_t>(request_.rows));
+std::vector<Division> GroupSearch::identical() const {
+  const size_t most = std::min(kMostIdentical, static_cast<size_t>(request_.rows));
   std::vector<Division> found;
   for (size_t c = 0; c < columns_.size(); ++c)
     if (const auto copies = at(copies_of(columns_[c].units));
@@ -374,7 +374,7 @@ std::vector<Division> GroupSearch::alike() const {
 
 // Returns the shortest steps first.
 std::vector<Division> GroupSearch::with_links(std::vector<Division> divisions) const {
-  for (Division& division : alike())
+  for (Division& division : identical())
     if (std::ranges::find(divisions, division.columns, &Division::columns) == divisions.end())
       divisions.push_back(std::move(division));
   for (Division& division : divisions)

@@ -25,7 +25,7 @@
 
 namespace medley {
 
-inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
+inline constexpr size_t kMostPipelines = 8, kMostIdentical = 32;
 
 struct GroupRequest {
   int layers = 0;
@@ -40,7 +40,7 @@ struct GroupRequest {
   double gap = 0;                            // optimality gap per chain
   double slower = 1.1;                       // largest step relative to the best
   std::optional<Nanoseconds> faster_than{};  // only shorter steps matter
-  std::optional<double> within{};            // relative gap that suffices
+  std::optional<double> step_gap{};          // relative gap that suffices
   std::function<bool()> is_over{};           // polled; null: never
 };
 
@@ -128,7 +128,7 @@ class GroupSearch {
   Nanoseconds bound_of_many(Nanoseconds long_enough);
   void find_step();
   int copies_of(const Units& amount) const;
-  std::vector<Division> alike() const;
+  std::vector<Division> identical() const;
   std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;
 

@@ -103,7 +103,7 @@ std::unique_ptr<GroupSearch> searched(GroupRequest request,
 // Three pools with slow links between them. Pipelines within a pool, and many others, do more rows,
 // but sum all gradients over these links. Chains through all pools, one layer each, sum within
 // pools.
-TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
+TEST(GroupSearch, IdenticalPipelinesSumWithinPools) {
   GroupRequest request;
   const LinkCurve fast{{{Bytes{100}, Nanoseconds{10}}}, {}},
       slow{{{Bytes{1}, Nanoseconds{100}}}, {}};
@@ -134,7 +134,7 @@ TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
 
 // More devices are no faster, so a stage should have one, even if chains of larger amounts use
 // whole nodes. It should have two if one lacks memory for the sums of four pipelines.
-TEST(GroupSearch, StagesOfPipelinesThatAreAlikeAreSmallerThanNodes) {
+TEST(GroupSearch, StagesOfIdenticalPipelinesAreSmallerThanNodes) {
   for (const bool is_tight : {false, true}) {
     GroupRequest request;
     const LinkCurve link{{{Bytes{100}, Nanoseconds{10}}}, {}};

@@ -30,7 +30,7 @@ TEST(Master, WithoutColumnsNothingIsWorthAnything) {
 
 // The solution is feasible, and at its prices no column is worth more than its devices: by duality
 // it is optimal.
-TEST(Master, NothingDoesMore) {
+TEST(Master, NoOtherChoiceDoesMore) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     std::mt19937_64 random(seed);
     const auto draw = [&](int low, int high) {

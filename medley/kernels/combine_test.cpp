@@ -43,7 +43,7 @@ TEST(Combine, ShardsMeetOnTheFirstDevice) {
 }
 
 // [device] received pieces: device 0 gives 2 to itself and none to device 1.
-TEST(Combine, PiecesGoToWhoeverGetsThem) {
+TEST(Combine, PiecesGoToTheirReceivers) {
   const auto got = combine(CommunicationKind::kAllToAll,
                            Reduce::kSum,
                            {{other(2)}, {host(5)}},
@@ -53,7 +53,7 @@ TEST(Combine, PiecesGoToWhoeverGetsThem) {
   EXPECT_EQ(got[1][0].numel(), 4);
 }
 
-TEST(Combine, WhatSeveralSendMeetsBeforeItIsReceived) {
+TEST(Combine, PiecesOfSeveralSendersAreJoinedBeforeTheReceive) {
   const auto got = combine(CommunicationKind::kTransfer,
                            Reduce::kSum,
                            {{other(2)}, {host(3)}, {}},

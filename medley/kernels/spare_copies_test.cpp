@@ -30,7 +30,7 @@ TEST_F(SpareCopiesTest, ACopyTakesMemoryOfItsSizeOnce) {
   }
 }
 
-TEST_F(SpareCopiesTest, WhatOthersHoldOrWhatIsOfAnotherTypeIsNotTaken) {
+TEST_F(SpareCopiesTest, SharedTensorsAndOtherTypesAreNotTaken) {
   const at::Tensor shared = six(0), part = six(0);
   keep_spare(shared);
   keep_spare(part.view({6}));

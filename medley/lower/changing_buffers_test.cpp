@@ -69,7 +69,7 @@ Plan two_stages() {
 Program lowered(const Plan& plan) { return lower(halved(), plan, two_devices(), {}); }
 
 ValueId scale_of(const LoweredStage& stage) {
-  for (const Placement& placed : stage.inputs)
+  for (const PlacedValue& placed : stage.inputs)
     if (placed.input.kind == InputKind::kBuffer) return placed.input.value;
   return kNone;
 }
@@ -180,7 +180,7 @@ TEST(ChangingBuffers, StayInOneStageIfMicrobatchesAreBatches) {
 }
 
 // The verifier's error for programs with too late reads.
-TEST(ChangingBuffers, NobodyReadsWhatHasBeenReplaced) {
+TEST(ChangingBuffers, ReplacedValueHasNoReader) {
   Program program = lowered(one_stage({{4, {4}}}));
   EXPECT_EQ(refusal(program), "accepted");
   std::vector<Assign> moved;

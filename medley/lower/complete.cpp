@@ -14,7 +14,7 @@
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
 #include "medley/prepare/recompute.h"
-#include "medley/sharding/conversion.h"
+#include "medley/sharding/redistribution.h"
 
 namespace medley {
 namespace {
@@ -33,7 +33,7 @@ class Completer {
         factors_(factors),
         stage_(stage),
         planned_ops_(stage.ops),
-        planned_states_(stage.states),
+        planned_placements_(stage.placements),
         planned_batch_(stage.batch),
         planned_updates_(stage.updates) {
     result_.parts = parts_of(plan, pipeline);
@@ -44,25 +44,26 @@ class Completer {
 
   Assignment run() {
     result_.choices.resize(graph_.ops.size());
-    result_.states.resize(graph_.values.size());
+    result_.placements.resize(graph_.values.size());
     available_.resize(graph_.values.size());
     check_names();
-    for (const Input& input : graph_.inputs) set_state(input.value, input_state(input));
+    for (const Input& input : graph_.inputs) set_placement(input.value, input_placement(input));
     for (size_t i = 0; i < graph_.ops.size(); ++i) choose(static_cast<OpId>(i));
     if (!result_.to_expand.empty()) return std::move(result_);
-    for (const Output& output : graph_.outputs) result_.stored.push_back({output_state(output)});
+    for (const Output& output : graph_.outputs)
+      result_.stored.push_back({output_placement(output)});
     return std::move(result_);
   }
 
  private:
-  const State& state(ValueId value) const { return result_.states[at(value)]; }
+  const Placement& placement(ValueId value) const { return result_.placements[at(value)]; }
   size_t num_axes() const { return stage_.mesh.shape.size(); }
-  State whole() const { return State(num_axes()); }
+  Placement whole() const { return Placement(num_axes()); }
   const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
 
-  void set_state(ValueId value, const State& state) {
-    result_.states[at(value)] = state;
-    available_[at(value)].insert(state);
+  void set_placement(ValueId value, const Placement& placement) {
+    result_.placements[at(value)] = placement;
+    available_[at(value)].insert(placement);
   }
 
   int part_index(const std::string& name, const std::string& place) const {
@@ -84,25 +85,27 @@ class Completer {
                     fmt::format("plan: ops[\"{}\"]: matches no op of the graph", pattern));
   }
 
-  State parse_state(ValueId value, const std::string& text, const std::string& place) const {
-    const auto parsed = parse_state_text(text);
+  Placement parse_placement(ValueId value,
+                            const std::string& text,
+                            const std::string& place) const {
+    const auto parsed = parse_placement_text(text);
     if (!parsed)
       throw Error(Blame::kCaller,
-                  fmt::format("plan: {}: found \"{}\", expected {}", place, text, kStateForms));
-    State result;
-    for (const StateText& axis : *parsed)
+                  fmt::format("plan: {}: found \"{}\", expected {}", place, text, kPlacementForms));
+    Placement result;
+    for (const PlacementText& axis : *parsed)
       result.push_back(parse_axis(value, axis, result.size(), place));
     return result;
   }
 
-  AxisState parse_axis(ValueId value,
-                       const StateText& wanted,
-                       size_t axis,
-                       const std::string& place) const {
-    if (wanted.kind == StateText::Kind::kPartialSum)
+  AxisPlacement parse_axis(ValueId value,
+                           const PlacementText& wanted,
+                           size_t axis,
+                           const std::string& place) const {
+    if (wanted.kind == PlacementText::Kind::kPartialSum)
       throw Error(Blame::kCaller,
                   fmt::format("plan: {}: found \"P\": nothing is stored as a partial sum", place));
-    if (wanted.kind == StateText::Kind::kReplicated) return replicated();
+    if (wanted.kind == PlacementText::Kind::kReplicated) return replicated();
     const auto& dims = factors_.values[at(value)];
     if (wanted.dim < 0 || wanted.dim >= static_cast<int>(dims.size()))
       throw Error(
@@ -128,48 +131,49 @@ class Completer {
     return sharded(position_of(factors_, value, wanted.dim, wanted.factor), part);
   }
 
-  State input_state(const Input& input) {
+  Placement input_placement(const Input& input) {
     const auto named = [&](const ChoiceFinder& texts,
                            const char* field,
-                           const std::string& name) -> std::optional<State> {
+                           const std::string& name) -> std::optional<Placement> {
       const std::string* text = texts.find(name);
       if (!text) return std::nullopt;
-      return parse_state(input.value, *text, fmt::format("{}[\"{}\"]", field, name));
+      return parse_placement(input.value, *text, fmt::format("{}[\"{}\"]", field, name));
     };
     switch (input.kind) {
       case InputKind::kParameter: {
-        const State stored = named(planned_states_, "states", input.name).value_or(whole());
+        const Placement stored =
+            named(planned_placements_, "placements", input.name).value_or(whole());
         stored_[{InputKind::kParameter, input.name}] = stored;
-        const std::optional<State> update = named(planned_updates_, "updates", input.name);
+        const std::optional<Placement> update = named(planned_updates_, "updates", input.name);
         updates_[input.name] = {input.value, update.value_or(stored)};
         return stored;
       }
       case InputKind::kBuffer:
         return stored_[{InputKind::kBuffer, input.name}] =
-                   named(planned_states_, "states", input.name).value_or(whole());
+                   named(planned_placements_, "placements", input.name).value_or(whole());
       case InputKind::kState:
-        return stored_[{InputKind::kState, input.name}] = optimizer_state(input);
+        return stored_[{InputKind::kState, input.name}] = optimizer_state_placement(input);
       case InputKind::kScalar:
         return whole();
       case InputKind::kBatch:
       case InputKind::kReceived: {
-        State default_state = whole();
-        default_state[0] = batch_state(input.value);
-        return named(planned_batch_, "batch", input.name).value_or(default_state);
+        Placement default_placement = whole();
+        default_placement[0] = batch_placement(input.value);
+        return named(planned_batch_, "batch", input.name).value_or(default_placement);
       }
     }
     return whole();
   }
 
   // Returns the placement of the update if it is divided as the parameter is.
-  State optimizer_state(const Input& input) const {
+  Placement optimizer_state_placement(const Input& input) const {
     if (input.role.kind == StateRole::Kind::kLossScale) return whole();
-    const auto& [parameter, state] = updates_.at(input.role.of);
-    return factors_.values[at(input.value)] == factors_.values[at(parameter)] ? state : whole();
+    const auto& [parameter, placement] = updates_.at(input.role.of);
+    return factors_.values[at(input.value)] == factors_.values[at(parameter)] ? placement : whole();
   }
 
   // Returns the first factor that is the batch, divided into rows on the first axis.
-  AxisState batch_state(ValueId value) const {
+  AxisPlacement batch_placement(ValueId value) const {
     if (rows_ < 0) return replicated();
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)
@@ -178,13 +182,13 @@ class Completer {
     return replicated();
   }
 
-  State output_state(const Output& output) const {
+  Placement output_placement(const Output& output) const {
     switch (output.kind) {
       case OutputKind::kLoss:
       case OutputKind::kMetric:
         return whole();
       case OutputKind::kGradient:
-        return updates_.at(output.name).state;
+        return updates_.at(output.name).placement;
       case OutputKind::kBuffer:
         return stored_.at({InputKind::kBuffer, output.name});
       case OutputKind::kParameter:
@@ -192,7 +196,7 @@ class Completer {
       case OutputKind::kState:
         return stored_.at({InputKind::kState, output.name});
       case OutputKind::kSent:
-        return state(output.value);
+        return placement(output.value);
     }
     return whole();
   }
@@ -220,18 +224,18 @@ class Completer {
     if (expand_first(id, planned)) {
       result_.to_expand.push_back(id);
       for (ValueId result : op.results)
-        if (result != kNone) set_state(result, whole());
+        if (result != kNone) set_placement(result, whole());
       return;
     }
     const std::vector<Choice> choice = decide(id, planned);
     result_.choices[at(id)] = choice;
     const std::vector<ValueId> values = operands(op);
-    const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
+    const std::vector<Placement> wanted = operand_placements(graph_, factors_, id, choice);
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone) available_[at(values[i])].insert(wanted[i]);
-    const std::vector<State> results = result_states(graph_, factors_, id, choice);
+    const std::vector<Placement> results = result_placements(graph_, factors_, id, choice);
     for (size_t i = 0; i < results.size(); ++i)
-      if (op.results[i] != kNone) set_state(op.results[i], results[i]);
+      if (op.results[i] != kNone) set_placement(op.results[i], results[i]);
     if (op.name == "medley.accumulate.default") announce_gradient(id);
   }
 
@@ -254,7 +258,7 @@ class Completer {
     const ValueId value = graph_.ops[at(id)].results[0];
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && output.value == value)
-        available_[at(value)].insert(updates_.at(output.name).state);
+        available_[at(value)].insert(updates_.at(output.name).placement);
   }
 
   // Replaces an op with a cut composite label by its expansion before any other decision.
@@ -272,7 +276,7 @@ class Completer {
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
-      for (const AxisState& axis : state(values[i]))
+      for (const AxisPlacement& axis : placement(values[i]))
         if (axis.holding == Holding::kSharded && cuts_composite(id, i, axis.position)) return true;
     }
     return false;
@@ -348,7 +352,7 @@ class Completer {
 
   // Returns the choice at the placement of the parameter's update.
   Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
-    const AxisState& update = updates_.at(parameter).state[axis];
+    const AxisPlacement& update = updates_.at(parameter).placement[axis];
     const UpdateOp* op = find_update_op(graph_.ops[at(id)].name);
     const UpdateUnit unit = op ? op->unit : UpdateUnit::kElement;
     if (update.holding != Holding::kSharded || unit == UpdateUnit::kTensor) return Choice{};
@@ -406,10 +410,11 @@ class Completer {
     };
     for (size_t r = 0; axis == 0 && r < op.results.size(); ++r)
       if (op.results[r] != kNone)
-        add(cut_for_result(graph_, factors_, id, static_cast<int>(r), batch_state(op.results[r])));
+        add(cut_for_result(
+            graph_, factors_, id, static_cast<int>(r), batch_placement(op.results[r])));
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone)
-        for (const State& available : available_[at(values[i])])
+        for (const Placement& available : available_[at(values[i])])
           add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available[axis]));
     const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     const WorkClass work = work_class(op.name);
@@ -419,7 +424,7 @@ class Completer {
          ++g)
       for (int operand : instance->linear[g])
         if (const ValueId value = values[at(operand)];
-            value != kNone && state(value)[axis].holding == Holding::kPartialSum)
+            value != kNone && placement(value)[axis].holding == Holding::kPartialSum)
           add(Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)});
     all.push_back(Choice{});
     return all;
@@ -439,18 +444,18 @@ class Completer {
       for (size_t axis = open.size(); axis-- > 0; left /= open[axis].size())
         choice[axis] = open[axis][left % open[axis].size()];
       if (combinations == 1) return choice;
-      const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
+      const std::vector<Placement> wanted = operand_placements(graph_, factors_, id, choice);
       double bytes = 0;
-      int conversions = 0;
+      int redistributions = 0;
       for (size_t i = 0; i < values.size(); ++i) {
         if (values[i] == kNone || available_[at(values[i])].contains(wanted[i])) continue;
-        bytes += conversion_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)),
-                                  state(values[i]),
-                                  wanted[i],
-                                  stage_.mesh.shape);
-        ++conversions;
+        bytes += redistribution_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)),
+                                      placement(values[i]),
+                                      wanted[i],
+                                      stage_.mesh.shape);
+        ++redistributions;
       }
-      const Cost cost{bytes, conversions, c};
+      const Cost cost{bytes, redistributions, c};
       if (!best_cost || cost < *best_cost) {
         best_cost = cost;
         best = std::move(choice);
@@ -465,14 +470,14 @@ class Completer {
   const std::vector<OpId> originals_;  // [op] the op that it repeats, or kNone
   const Factors& factors_;
   const Stage& stage_;
-  const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;
+  const ChoiceFinder planned_ops_, planned_placements_, planned_batch_, planned_updates_;
   int rows_ = -1;  // index of the part "rows"
   std::vector<int64_t> symbols_;
-  std::vector<std::set<State>> available_;  // [value] placements that exist anyway
-  std::map<std::pair<InputKind, std::string>, State> stored_;
+  std::vector<std::set<Placement>> available_;  // [value] placements that exist anyway
+  std::map<std::pair<InputKind, std::string>, Placement> stored_;
   struct Update {
     ValueId parameter = kNone;
-    State state;
+    Placement placement;
   };
   std::map<std::string, Update> updates_;  // by parameter
   Assignment result_;
@@ -492,10 +497,10 @@ std::vector<Part> parts_of(const Plan& plan, const Pipeline& pipeline) {
 
 namespace {
 
-double conversion_bytes(double value_bytes,
-                        const AxisState& from,
-                        const AxisState& to,
-                        int64_t devices) {
+double redistribution_bytes(double value_bytes,
+                            const AxisPlacement& from,
+                            const AxisPlacement& to,
+                            int64_t devices) {
   if (from == to || devices == 1) return 0;
   const auto count = static_cast<double>(devices);
   const double share = (count - 1.0) / count;
@@ -510,19 +515,19 @@ double conversion_bytes(double value_bytes,
 
 }  // namespace
 
-double conversion_bytes(double value_bytes,
-                        const State& from,
-                        const State& to,
-                        const std::vector<int64_t>& mesh) {
+double redistribution_bytes(double value_bytes,
+                            const Placement& from,
+                            const Placement& to,
+                            const std::vector<int64_t>& mesh) {
   double bytes = 0;
-  State now = from;
-  for (const auto& [axis, next] : conversion_steps(from, to)) {
+  Placement now = from;
+  for (const auto& [axis, next] : redistribution_steps(from, to)) {
     const auto changed = at(axis);
     double held = value_bytes;
     for (size_t other = 0; other < mesh.size(); ++other)
       if (other != changed && now[other].holding == Holding::kSharded)
         held /= static_cast<double>(mesh[other]);
-    bytes += conversion_bytes(held, now[changed], next, mesh[changed]);
+    bytes += redistribution_bytes(held, now[changed], next, mesh[changed]);
     now[changed] = next;
   }
   return bytes;

@@ -22,8 +22,9 @@ struct Assignment {
   std::vector<std::string> part_names;
   std::vector<Part> parts;
   std::vector<std::vector<Choice>> choices;  // [op][axis]
-  std::vector<State> states;                 // [value] after its producer; for inputs, as stored
-  std::vector<State> stored;  // parallel to graph.outputs: the placement in which an output is kept
+  std::vector<Placement> placements;         // [value] after its producer; for inputs, as stored
+  std::vector<Placement>
+      stored;  // parallel to graph.outputs: the placement in which an output is kept
   // Ops whose composite label is to be cut; unless empty, the rest is not filled in.
   std::vector<OpId> to_expand;
 };
@@ -38,9 +39,9 @@ Assignment complete(const Prepared& prepared,
 
 // Returns the bytes that a device sends to redistribute `type` between two placements, for
 // concrete symbol values.
-double conversion_bytes(double value_bytes,
-                        const State& from,
-                        const State& to,
-                        const std::vector<int64_t>& mesh);
+double redistribution_bytes(double value_bytes,
+                            const Placement& from,
+                            const Placement& to,
+                            const std::vector<int64_t>& mesh);
 
 }  // namespace medley

@@ -62,14 +62,14 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
 // Returns factors; recomputed values have their original ones.
 Factors factorize(const Prepared& prepared, const KnownFactors& known) {
   const std::vector<OpId> of = originals(prepared);
-  std::vector<std::pair<ValueId, ValueId>> alike;
+  std::vector<std::pair<ValueId, ValueId>> equal;
   for (size_t i = 0; i < of.size(); ++i) {
     if (of[i] == kNone) continue;
     const std::vector<ValueId>& first = prepared.graph.ops[at(of[i])].results;
     for (size_t r = 0; r < first.size(); ++r)
-      if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
+      if (first[r] != kNone) equal.emplace_back(first[r], prepared.graph.ops[i].results[r]);
   }
-  return factorize(prepared.graph, alike, known);
+  return factorize(prepared.graph, equal, known);
 }
 
 Completed undecided(Prepared prepared, const KnownFactors& known = {}) {
@@ -283,7 +283,7 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline,
   }
 }
 
-Completed complete_alike(Completed prepared, const Completed& decided) {
+Completed complete_isomorphic(Completed prepared, const Completed& decided) {
   for (const std::vector<OpId>& turn : decided.expanded) prepared = expand(prepared, turn);
   prepared.assignment = decided.assignment;
   return prepared;

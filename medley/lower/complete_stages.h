@@ -99,7 +99,7 @@ class PreparedStages {
 Completed complete_stage(Completed prepared, const Plan& plan, size_t pipeline, size_t s);
 
 // Returns a prepared stage with the decisions of the same stage of another size.
-Completed complete_alike(Completed prepared, const Completed& decided);
+Completed complete_isomorphic(Completed prepared, const Completed& decided);
 
 // Returns the undecided stages of all pipelines, in order. `planned`: the same stages of another
 // size, whose recomputed blocks these reuse; empty: each finds its own.

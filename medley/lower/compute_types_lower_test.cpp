@@ -87,7 +87,7 @@ Plan plan_of(std::vector<Stage> stages, std::vector<int64_t> lengths = {}) {
 // The middle dim is divided, so the second matmul gives a partial sum.
 Plan tensors() {
   Stage stage = on({"a/0/0", "b/0/0"});
-  stage.states = {{"A", "S(1, inner)"}, {"B", "S(0, inner)"}};
+  stage.placements = {{"A", "S(1, inner)"}, {"B", "S(0, inner)"}};
   return plan_of({stage});
 }
 
@@ -105,7 +105,7 @@ Program lowered(const Plan& plan, const std::vector<DType>& types) {
 
 constexpr DType kBF16 = DType::kBF16, kF16 = DType::kF16, kF32 = DType::kF32;
 
-TEST(LowerTypes, WhatCrossesHasOneType) {
+TEST(LowerTypes, CrossingValueHasOneType) {
   EXPECT_THAT(exchanged(lowered(tensors(), {kBF16, kBF16})), IsSupersetOf({kBF16}));
   EXPECT_THAT(exchanged(lowered(tensors(), {kF16, kF16})), IsSupersetOf({kF16}));
   for (const std::vector<DType>& unlike :
@@ -116,7 +116,7 @@ TEST(LowerTypes, WhatCrossesHasOneType) {
   }
 }
 
-TEST(LowerTypes, SoDoesWhatStagesSend) {
+TEST(LowerTypes, StageTransferHasOneType) {
   Stage second = on({"b/0/0"});
   second.first = "second/_to_copy#0";
   const Plan plan = plan_of({on({"a/0/0"}), second});
@@ -164,7 +164,7 @@ TEST(LowerTypes, MemoryIsThatOfTheType) {
   EXPECT_EQ(all[1].peak, full.peak);
 }
 
-TEST(LowerTypes, WhatCrossesInBf16IsRefused) {
+TEST(LowerTypes, Bf16CrossingIsRefused) {
   Program program = lowered(tensors(), {kF16, kF16});
   LoweredStage& stage = program.stages[0];
   for (const Communication& communication : stage.communications)

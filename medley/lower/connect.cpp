@@ -47,8 +47,8 @@ TransferEnd transfer_end(const DecidedStage& stage, ValueId value, int preferred
   const auto even = static_cast<int>(std::find(names.begin(), names.end(), kEven) - names.begin());
   TransferEnd end;
   end.devices = stage.devices;
-  const AxisState& own = stage.completed.assignment.states[at(value)][0];
-  AxisState outer = sharded(0, even);
+  const AxisPlacement& own = stage.completed.assignment.placements[at(value)][0];
+  AxisPlacement outer = sharded(0, even);
   const std::vector<int64_t> symbols{stage.microbatches[0].rows};
   int64_t best = -1;
   for (const OuterFactor& factor : outer_factors(stage, value)) {
@@ -71,8 +71,8 @@ TransferEnd transfer_end(const DecidedStage& stage, ValueId value, int preferred
     outer = sharded(0, even);
     end.full = Size(1);
   }
-  end.state = {outer};
-  if (stage.mesh.size() > 1) end.state.push_back(sharded(outer.position, even));
+  end.placement = {outer};
+  if (stage.mesh.size() > 1) end.placement.push_back(sharded(outer.position, even));
   end.division = division(stage, outer.part);
   return end;
 }
@@ -251,16 +251,17 @@ int connect_pipeline(Stages stages,
 }
 
 // Connects the sums of normalisers. Every pipeline adds once, whichever of its stages read it.
-void connect_weights(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
+void connect_normalisers(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
   std::map<std::string, std::vector<int>> devices;
   std::set<std::pair<int, std::string>> counted;  // by pipeline
   for (const DecidedStage& stage : stages)
-    for (const std::string& weight : stage.completed.prepared->weights)
-      devices[weight].insert(devices[weight].end(), stage.devices.begin(), stage.devices.end());
+    for (const std::string& normaliser : stage.completed.prepared->normalisers)
+      devices[normaliser].insert(
+          devices[normaliser].end(), stage.devices.begin(), stage.devices.end());
   for (size_t s = 0; s < stages.size(); ++s)
-    for (const std::string& weight : stages[s].completed.prepared->weights)
-      all[s].weights[weight] = {devices.at(weight),
-                                counted.emplace(stages[s].pipeline, weight).second};
+    for (const std::string& normaliser : stages[s].completed.prepared->normalisers)
+      all[s].normalisers[normaliser] = {devices.at(normaliser),
+                                        counted.emplace(stages[s].pipeline, normaliser).second};
 }
 
 }  // namespace
@@ -278,7 +279,7 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const 
     first += count;
   }
   connect_sums(stages, plan.global_batch, all);
-  if (plan.pipelines.size() > 1) connect_weights(stages, all);
+  if (plan.pipelines.size() > 1) connect_normalisers(stages, all);
   return all;
 }
 

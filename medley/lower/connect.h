@@ -38,14 +38,14 @@ struct OwnedShare {
 };
 using OwnedShares = std::map<std::string, OwnedShare>;  // by parameter
 
-// One stage's part in a relay of gradients or new values (relays.h).
-struct StageRelay {
+// One stage's part in a gradient sync of gradients or new values (gradient_syncs.h).
+struct StageSync {
   std::string name;
   std::vector<int> devices;  // in the cluster
-  std::shared_ptr<const Relay> cells;
+  std::shared_ptr<const GradientSync> cells;
   // The stage's part of a tensor: the whole, or a share.
   struct End {
-    State state;
+    Placement placement;
     std::optional<OwnedShare> share{};
     bool operator==(const End&) const = default;
   };
@@ -53,11 +53,11 @@ struct StageRelay {
     std::string parameter;
     std::optional<End> gives, takes;  // empty: it gives none, or takes none
   };
-  std::vector<Tensor> tensors;  // all of the relay
+  std::vector<Tensor> tensors;  // all of the gradient sync
 };
 
 // The sum of a loss's normaliser over pipelines.
-struct SummedWeight {
+struct SummedNormaliser {
   std::vector<int> devices;  // all stages that read it
   bool counts = false;       // the first stage of a pipeline that reads it adds its own
 };
@@ -76,16 +76,18 @@ struct Connections {
   std::vector<int> norm_devices;  // all stages with gradients; empty: it has the only ones
   std::vector<int> all_devices;   // all stages; empty: there is one
   DType loss = DType::kF32;
-  std::map<std::string, TensorType> metrics;    // all stages' metrics, as devices sum them
-  DType wire = DType::kBF16;                    // exchange type of bf16 values in all stages
-  std::map<std::string, SummedWeight> weights;  // by Prepared::weights; empty for one pipeline
+  std::map<std::string, TensorType> metrics;  // all stages' metrics, as devices sum them
+  DType wire = DType::kBF16;                  // exchange type of bf16 values in all stages
+  std::map<std::string, SummedNormaliser>
+      normalisers;  // by Prepared::normalisers; empty for one pipeline
   // In posting order: of gradients, and of new values after all updates of their parameters.
-  std::vector<StageRelay> gradients, values;
+  std::vector<StageSync> gradients, values;
   OwnedShares shares;  // parameters of which it updates a part
   StageOrder order;
 };
 
-// Returns all connections but relays. Requires: one stage of the pipeline sends each received name.
+// Returns all connections but gradient syncs. Requires: one stage of the pipeline sends each
+// received name.
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Plan& plan);
 
 // Returns the connections of one stage to an imaginary neighbour with one device and whole values.

@@ -91,7 +91,7 @@ TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
 }
 
 // Few classes save little memory.
-TEST(CrossEntropy, OfFewClassesIsAsItWas) {
+TEST(CrossEntropy, FewClassesAreUnchanged) {
   EXPECT_THAT(text_of_program(autocast_graph(1000)),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
@@ -110,7 +110,7 @@ TEST(CrossEntropy, OnAGpuIsAMatterOfItsMemory) {
 }
 
 // Label smoothing sums log-probabilities, which are needed then.
-TEST(CrossEntropy, WhoseLogProbabilitiesAreReadIsAsItWas) {
+TEST(CrossEntropy, ReadLogProbabilitiesAreUnchanged) {
   const std::string sum = "%19 = aten.sum.default(%7, none) : f32[] @forward \"\" at \"m.py:5\"\n";
   EXPECT_THAT(text_of_program(autocast_graph(5000, sum) + "output metric \"sum\" %19\n"),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));

@@ -15,14 +15,15 @@
 
 #include "medley/graph/dtype.h"
 #include "medley/program/symbols.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
 struct TransferEnd {
   int dim = -1;  // the cut dim, at its outermost factor; -1: one element, on the first device
-  State state;   // its placement, in the stage's own parts; axis 1 cuts the remainder of axis 0
-  Size full;     // outermost factor of that dim
+  Placement
+      placement;  // its placement, in the stage's own parts; axis 1 cuts the remainder of axis 0
+  Size full;      // outermost factor of that dim
   SymbolTable::RemoteDivision division;  // the part, for the other end
   std::vector<int> devices;              // in the cluster
 };

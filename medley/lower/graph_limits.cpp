@@ -48,7 +48,7 @@ int64_t count_batches(const Plan& plan) {
   return plan.loss_over_microbatches && count > 1 ? static_cast<int64_t>(count) : 0;
 }
 
-void check_rows_that_meet(const GraphAnalysis& analysis, const Plan& plan) {
+void check_cross_sample(const GraphAnalysis& analysis, const Plan& plan) {
   const size_t count = count_microbatches(plan);
   if (count == 1 || plan.loss_over_microbatches || analysis.coupling.empty()) return;
   throw Error(Blame::kCaller,

@@ -15,7 +15,7 @@ namespace medley {
 // or if there is one.
 int64_t count_batches(const Plan& plan);
 
-void check_rows_that_meet(const GraphAnalysis& analysis, const Plan& plan);
+void check_cross_sample(const GraphAnalysis& analysis, const Plan& plan);
 
 void check_one_pipeline(const Plan& plan, const Graph& graph);
 

@@ -22,34 +22,34 @@ constexpr size_t kFirst = 0;  // micro-batch
 
 using Table = std::vector<int64_t>;
 
-FactorSizes factors_of(const Placement& placed, const Table& table) {
+FactorSizes factors_of(const PlacedValue& placed, const Table& table) {
   FactorSizes sizes;
   for (const std::vector<Size>& dim : placed.factors)
     for (const Size& factor : dim) sizes.push_back(evaluate(factor, table));
   return sizes;
 }
 
-Box box_in_table(const Placement& placed, const Table& table) {
+Box box_in_table(const PlacedValue& placed, const Table& table) {
   Box box = whole_box(factors_of(placed, table));
-  for (const Placement::Cut& cut : placed.cuts) {
+  for (const PlacedValue::Cut& cut : placed.cuts) {
     const int64_t offset = evaluate(cut.offset, table);
     box[at(cut.position)] = {offset, offset + evaluate(cut.length, table)};
   }
   return box;
 }
 
-Layout layout_of(const LoweredStage& stage, const Placement& placed, const Microbatch& rows) {
+Layout layout_of(const LoweredStage& stage, const PlacedValue& placed, const Microbatch& rows) {
   const FactorSizes factors = factors_of(placed, stage.tables[kFirst][0]);
   std::vector<CutPoints> points(stage.mesh.size());
   for (size_t axis = 0; axis < stage.mesh.size(); ++axis) {
-    const AxisState& state = placed.state[axis];
-    if (state.holding != Holding::kSharded) continue;
-    const Part& part = stage.symbols.parts()[at(state.part)];
+    const AxisPlacement& placement = placed.placement[axis];
+    if (placement.holding != Holding::kSharded) continue;
+    const Part& part = stage.symbols.parts()[at(placement.part)];
     const auto cut = [&](int64_t size) {
       return points_of(part_lengths(part, size, static_cast<int>(stage.mesh[axis]), rows));
     };
-    const int64_t size = factors[at(state.position)];
-    if (axis == 0 || !placed.state[0].cuts(state.position)) {
+    const int64_t size = factors[at(placement.position)];
+    if (axis == 0 || !placed.placement[0].cuts(placement.position)) {
       points[axis] = {cut(size)};
       continue;
     }
@@ -57,7 +57,7 @@ Layout layout_of(const LoweredStage& stage, const Placement& placed, const Micro
     for (size_t i = 0; i + 1 < outer.size(); ++i)
       points[axis].push_back(cut(outer[i + 1] - outer[i]));
   }
-  return layout_of(factors, placed.state, stage.mesh, points);
+  return layout_of(factors, placed.placement, stage.mesh, points);
 }
 
 // By name, every layout of a parameter, a buffer or a gradient.
@@ -65,10 +65,10 @@ using Layouts = std::map<std::string, std::vector<Layout>>;
 
 void compare_with_tables(const LoweredStage& stage,
                          const Microbatch& rows,
-                         const std::vector<Placement>& all,
+                         const std::vector<PlacedValue>& all,
                          const std::string& what,
                          Layouts& found) {
-  for (const Placement& placed : all) {
+  for (const PlacedValue& placed : all) {
     SCOPED_TRACE(placed.input.name);
     const Layout layout = layout_of(stage, placed, rows);
     EXPECT_NO_THROW(verify(layout, placed.input.name));
@@ -84,7 +84,7 @@ void compare_with_tables(const LoweredStage& stage,
   }
 }
 
-TEST(Layouts, OfRandomProgramsAreThoseOfTheirTables) {
+TEST(Layouts, RandomProgramsMatchTheirTables) {
   Cluster cluster;
   cluster.pools = {{"a", 6, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);

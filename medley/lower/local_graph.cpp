@@ -154,21 +154,21 @@ void LocalGraph::wait(int communication) {
   items[phase_].push_back({Item::Kind::kWait, communication, last_only_});
 }
 
-std::vector<Size> LocalGraph::local_factors(ValueId value, const State& state) {
+std::vector<Size> LocalGraph::local_factors(ValueId value, const Placement& placement) {
   const auto share = shares.find(value);
   std::vector<Size> sizes;
   for (ExtentId extent : flat_factors(*completed.factors, value)) {
     const Size& full = completed.factors->extent_sizes[at(extent)];
     const int position = static_cast<int>(sizes.size());
     sizes.push_back(share != shares.end() && share->second.position == position
-                        ? symbols.length_within(state, position, full, share->second.interval)
-                        : symbols.length(state, position, full));
+                        ? symbols.length_within(placement, position, full, share->second.interval)
+                        : symbols.length(placement, position, full));
   }
   return sizes;
 }
 
-TensorType LocalGraph::local_type(ValueId value, const State& state) {
-  const std::vector<Size> sizes = local_factors(value, state);
+TensorType LocalGraph::local_type(ValueId value, const Placement& placement) {
+  const std::vector<Size> sizes = local_factors(value, placement);
   TensorType type{whole_type(value).dtype, {}};
   size_t next = 0;
   for (const auto& dim : completed.factors->values[at(value)]) {

@@ -66,16 +66,16 @@ class LocalGraph {
   // Returns its number.
   int add(Communication communication);
   void post(int communication);
-  // Waits for a communication, unless already awaited, as a relay's in the backward phase.
+  // Waits for a communication, unless already awaited, as a gradient sync's in the backward phase.
   void wait(int communication);
 
   // Returns the sizes of a value's factors in a placement, and its type.
-  std::vector<Size> local_factors(ValueId value, const State& state);
-  TensorType local_type(ValueId value, const State& state);
+  std::vector<Size> local_factors(ValueId value, const Placement& placement);
+  TensorType local_type(ValueId value, const Placement& placement);
   const TensorType& whole_type(ValueId value) const { return type_of(source, value); }
   const Size& full_size(ValueId value, int position) const;
   // Returns the placement of a value that every device has whole.
-  State whole() const { return State(stage.mesh.size()); }
+  Placement whole() const { return Placement(stage.mesh.size()); }
   std::string label(ValueId value) const;
 
   const Completed& completed;

@@ -10,24 +10,24 @@
 #include <utility>
 #include <vector>
 
-#include "medley/lower/redistribution.h"
+#include "medley/lower/redistribution_lowering.h"
 
 namespace medley {
 
 class LocalValues {
  public:
   // Requires: both outlive this.
-  LocalValues(LocalGraph& graph, Redistribution& redistribution)
+  LocalValues(LocalGraph& graph, RedistributionLowering& redistribution)
       : graph_(graph), redistribution_(redistribution) {}
 
   // Adds an input and returns its local value.
-  ValueId add_input(const Input& input, const State& state);
+  ValueId add_input(const Input& input, const Placement& placement);
   // Registers a value of the whole graph, after its op or as an input.
-  void define(ValueId value, const State& state, ValueId local);
+  void define(ValueId value, const Placement& placement, ValueId local);
   // Registers a value as define() does, and forgets all other placements of it.
-  void redefine(ValueId value, const State& state, ValueId local);
+  void redefine(ValueId value, const Placement& placement, ValueId local);
   // Registers a value as define() does, and makes this its own placement.
-  void arrive(ValueId value, const State& state, ValueId local);
+  void arrive(ValueId value, const Placement& placement, ValueId local);
   // Announces a value that neither an op nor an input defines.
   void expect(ValueId value) { received_.insert(value); }
   // Calls `finish` before any read of the value.
@@ -36,11 +36,11 @@ class LocalValues {
   }
 
   // Returns the local value of `value` in `state`, redistributed if necessary.
-  ValueId in_state(ValueId value, const State& state);
-  ValueId convert(ValueId value, const State& from, const State& to);
-  // Starts to redistribute a gradient, which in_state() then completes. Gathers all-reduces into
-  // buckets.
-  void start(ValueId value, const State& state);
+  ValueId in_placement(ValueId value, const Placement& placement);
+  ValueId convert(ValueId value, const Placement& from, const Placement& to);
+  // Starts to redistribute a gradient, which in_placement() then completes. Gathers all-reduces
+  // into buckets.
+  void start(ValueId value, const Placement& placement);
   // Replaces the value, with different compute types, by that of the first device that computes all
   // of it, so that stored and reported values are equal.
   void agree(ValueId value);
@@ -51,10 +51,10 @@ class LocalValues {
   void save_for_backward(ValueId input);
 
   // Returns the placement after its op, or after the communication that has brought it.
-  const State& own_state(ValueId value) const;
+  const Placement& own_placement(ValueId value) const;
   // Replaces the placements on axes of one device, all equal, by that of `as`.
-  State on_axes_that_matter(State state, const State& as) const;
-  std::vector<Conversion> conversions(const State& from, const State& to) const;
+  Placement on_axes_that_matter(Placement placement, const Placement& as) const;
+  std::vector<AxisRedistribution> redistributions(const Placement& from, const Placement& to) const;
 
  private:
   struct Held {
@@ -62,23 +62,23 @@ class LocalValues {
     Phase phase;
     bool input;  // or a value whose op is an input: read from any phase
   };
-  std::optional<ValueId> find(ValueId value, const State& state) const;
+  std::optional<ValueId> find(ValueId value, const Placement& placement) const;
   // Throws Error(kCaller) if it is not available in this phase.
-  ValueId held(ValueId value, const State& state) const;
+  ValueId held(ValueId value, const Placement& placement) const;
   bool is_run_input(ValueId value) const;
-  std::optional<ValueId> view_of_converted(ValueId value, const State& state);
+  std::optional<ValueId> view_of_converted(ValueId value, const Placement& placement);
   bool is_parameter_view(ValueId value) const;
-  ValueId convert(ValueId value, const Conversion& step);
+  ValueId convert(ValueId value, const AxisRedistribution& step);
 
   LocalGraph& graph_;
-  Redistribution& redistribution_;
-  std::map<std::pair<ValueId, State>, std::vector<Held>> held_;
-  std::map<std::pair<ValueId, State>, Redistribution::Started> started_;
+  RedistributionLowering& redistribution_;
+  std::map<std::pair<ValueId, Placement>, std::vector<Held>> held_;
+  std::map<std::pair<ValueId, Placement>, RedistributionLowering::Started> started_;
   std::set<ValueId> received_;
   std::set<ValueId> saved_;
   std::map<ValueId, std::function<void()>> unfinished_;
-  // Sums from a relay, if their placement differs from the value's.
-  std::map<ValueId, State> arrived_;
+  // Sums from a gradient sync, if their placement differs from the value's.
+  std::map<ValueId, Placement> arrived_;
 };
 
 }  // namespace medley

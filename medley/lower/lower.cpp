@@ -9,9 +9,9 @@
 #include "medley/base/sha256.h"
 #include "medley/lower/connect.h"
 #include "medley/lower/cross_entropy.h"
+#include "medley/lower/gradient_syncs.h"
 #include "medley/lower/graph_limits.h"
 #include "medley/lower/lower_stage.h"
-#include "medley/lower/relays.h"
 #include "medley/plan/compute_types.h"
 
 namespace medley {
@@ -65,10 +65,10 @@ Program lower(const GraphAnalysis& analysis,
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
   check_one_pipeline(plan, analysis.graph);
-  check_rows_that_meet(analysis, plan);
+  check_cross_sample(analysis, plan);
   std::vector<Connections> connections = connect(decided, plan);
   const int64_t bytes = bucket_bytes(options, cluster, connections[0].all_devices.size());
-  connect_relays(decided, plan, analysis.graph, bytes, connections);
+  connect_gradient_syncs(decided, plan, analysis.graph, bytes, connections);
   check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = analysis.graph_hash;

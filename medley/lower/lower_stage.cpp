@@ -6,7 +6,7 @@
 
 #include "medley/base/at.h"
 #include "medley/lower/cross_entropy.h"
-#include "medley/lower/gradient_sync.h"
+#include "medley/lower/gradient_sync_lowering.h"
 #include "medley/lower/stage_transfers.h"
 #include "medley/lower/step_sums.h"
 #include "medley/ops/rule.h"
@@ -20,8 +20,8 @@ namespace medley {
 namespace {
 
 // Returns the cuts of a whole graph's tensor in a placement.
-Placement placement(LocalGraph& local, const Input& input, ValueId whole, const State& at) {
-  Placement placed{input, at, {}, {}};
+PlacedValue place_value(LocalGraph& local, const Input& input, ValueId whole, const Placement& at) {
+  PlacedValue placed{input, at, {}, {}};
   for (const auto& dim : local.completed.factors->values[static_cast<size_t>(whole)]) {
     std::vector<Size>& sizes = placed.factors.emplace_back();
     for (ExtentId extent : dim)
@@ -34,10 +34,10 @@ Placement placement(LocalGraph& local, const Input& input, ValueId whole, const 
                            local.symbols.begin_within(at, position, full, interval),
                            local.symbols.length_within(at, position, full, interval)});
   }
-  for (const AxisState& axis : at) {
+  for (const AxisPlacement& axis : at) {
     const int position = axis.position;
     if (axis.holding != Holding::kSharded ||
-        std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const Placement::Cut& cut) {
+        std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const PlacedValue::Cut& cut) {
           return cut.position == position;
         }))
       continue;
@@ -54,7 +54,7 @@ LocalCut local_cut(LocalGraph& graph, OpId id, const Cut& cut, const std::vector
   const std::vector<Size>& sizes = factors.extent_sizes;
   const auto& extents = factors.labels[at(id)][at(cut.label)];
   // The axes that cut this factor, as if it were a value by itself.
-  State at;
+  Placement at;
   for (const Choice& axis : choice)
     at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
                                                                   : replicated());
@@ -65,7 +65,7 @@ LocalCut local_cut(LocalGraph& graph, OpId id, const Cut& cut, const std::vector
   return local;
 }
 
-void describe_factors(LocalGraph& graph, ValueId value, const State& at, LocalForm& form) {
+void describe_factors(LocalGraph& graph, ValueId value, const Placement& at, LocalForm& form) {
   form.factor_sizes = graph.local_factors(value, at);
   const std::vector<Size> whole = graph.local_factors(value, graph.whole());
   for (size_t p = 0; p < whole.size(); ++p) {
@@ -82,7 +82,7 @@ void describe_factors(LocalGraph& graph, ValueId value, const State& at, LocalFo
 void localize(LocalGraph& graph,
               OpId id,
               const std::vector<Choice>& choice,
-              const std::vector<State>& states,
+              const std::vector<Placement>& placements,
               LocalForm& form,
               Op& local) {
   const Op& op = graph.source.ops[at(id)];
@@ -96,7 +96,7 @@ void localize(LocalGraph& graph,
     if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
       form.cuts.push_back(local_cut(graph, id, axis.cut, choice));
   if (!op.results.empty() && op.results[0] != kNone)
-    describe_factors(graph, op.results[0], states[0], form);
+    describe_factors(graph, op.results[0], placements[0], form);
   rule->localize(local, form);
 }
 
@@ -142,7 +142,7 @@ class Lowering {
     for (const auto& [value, crossing] : connections_.receives) transfers_.receive(value, crossing);
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
-        sync_.relay(output.name, output.value);
+        sync_.sync(output.name, output.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
       const Phase before = i > 0 ? graph_.ops[i - 1].phase : Phase::kForward;
@@ -161,7 +161,9 @@ class Lowering {
   }
 
  private:
-  const State& state(ValueId value) const { return completed_.assignment.states[at(value)]; }
+  const Placement& placement(ValueId value) const {
+    return completed_.assignment.placements[at(value)];
+  }
 
   void add_input_of(const Input& input) {
     if (input.kind == InputKind::kBatch)
@@ -170,8 +172,8 @@ class Lowering {
         return add_carried_input(input, found->first, found->second);
     if (input.kind == InputKind::kState) sync_.restrict_to_share(input.role.of, input.value);
     Input local = input;
-    local.value = values_.add_input(input, state(input.value));
-    local_.stage.inputs.push_back(placement(local_, local, input.value, state(input.value)));
+    local.value = values_.add_input(input, placement(input.value));
+    local_.stage.inputs.push_back(place_value(local_, local, input.value, placement(input.value)));
   }
 
   // Adds a batch input whose rows are in a buffer on every device.
@@ -179,7 +181,7 @@ class Lowering {
     type.dtype = type_of(graph_, input.value).dtype;
     local_.enter(Phase::kForward, false);
     const ValueId local = sums_.add_carried_input(input, name, type);
-    Placement placed{{InputKind::kBuffer, name, local}, local_.whole(), {}, {}};
+    PlacedValue placed{{InputKind::kBuffer, name, local}, local_.whole(), {}, {}};
     for (const Size& size : type.shape) placed.factors.push_back({size});
     local_.stage.inputs.push_back(std::move(placed));
   }
@@ -213,7 +215,8 @@ class Lowering {
     const Phase phase = phase_of(op);
     const std::vector<Choice>& choice = completed_.assignment.choices[at(id)];
     const std::vector<ValueId> values = operands(op);
-    const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
+    const std::vector<Placement> wanted =
+        operand_placements(graph_, *completed_.factors, id, choice);
     Op local = op;
     LocalForm form;
     form.step_rows = batches_ > 0 ? SymbolTable::rows() : SymbolTable::batch();
@@ -225,7 +228,7 @@ class Lowering {
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone
                        : share && i == 0  ? sync_.take_share(*share, values[i], wanted[i])
-                                          : values_.in_state(values[i], wanted[i]));
+                                          : values_.in_placement(values[i], wanted[i]));
       form.operands.push_back(values[i] == kNone ? TensorType{}
                                                  : local_.stage.graph.values[at(locals[i])].type);
     }
@@ -234,17 +237,18 @@ class Lowering {
       while (values[next] == kNone) ++next;
       value = locals[next++];
     });
-    const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
+    const std::vector<Placement> placements =
+        result_placements(graph_, *completed_.factors, id, choice);
     if (phase != op.phase && accumulates(op))
-      return values_.define(op.results[0], states[0], locals[0]);
+      return values_.define(op.results[0], placements[0], locals[0]);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
       if (divided && op.results[r] != kNone) sync_.restrict_to_share(*divided, op.results[r]);
-      form.results.push_back(op.results[r] == kNone ? TensorType{}
-                                                    : local_.local_type(op.results[r], states[r]));
+      form.results.push_back(
+          op.results[r] == kNone ? TensorType{} : local_.local_type(op.results[r], placements[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
     }
-    localize(local_, id, choice, states, form, local);
+    localize(local_, id, choice, placements, form, local);
     if (batches_ > 0 && accumulates(op) && is_floating(form.results[0].dtype)) {
       local.name = "medley.accumulate_mean.default";
       local.arguments.emplace_back(Size(batches_));
@@ -258,7 +262,7 @@ class Lowering {
       results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
       if (results[r] == kNone) continue;
       local_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
-      values_.define(op.results[r], states[r], results[r]);
+      values_.define(op.results[r], placements[r], results[r]);
     }
     if (share) sync_.send_value(*share, op.results[0]);
     if (accumulates(op)) synchronise(op);
@@ -297,8 +301,8 @@ class Lowering {
           const Crossing& crossing = to->second;
           if (!crossing.once) continue;
           local_.enter(Phase::kForward, false);
-          local_.keep_for_update(values_.in_state(
-              value, crossing.from.dim < 0 ? local_.whole() : crossing.from.state));
+          local_.keep_for_update(values_.in_placement(
+              value, crossing.from.dim < 0 ? local_.whole() : crossing.from.placement));
           local_.enter(Phase::kUpdate, false);
           transfers_.send(value, crossing);
         }
@@ -308,27 +312,28 @@ class Lowering {
   // gradients' redistribution for the update.
   void synchronise(const Op& op) {
     local_.enter(op.phase, true);
-    if (is_prologue(op.phase)) sum_weight(op);
+    if (is_prologue(op.phase)) sum_normaliser(op);
     if (op.phase == Phase::kBackward) {
       if (types_differ(local_.stage)) values_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0] &&
-            !sync_.relay(graph_.outputs[i].name, op.results[0]))
+            !sync_.sync(graph_.outputs[i].name, op.results[0]))
           values_.start(op.results[0], completed_.assignment.stored[i]);
     }
     local_.enter(op.phase, false);
   }
 
   // Sums a normaliser over this pipeline, then over all.
-  void sum_weight(const Op& op) {
-    const ValueId weight = op.results[0];
-    values_.in_state(weight, local_.whole());
-    if (connections_.weights.empty()) return;
-    const int32_t number = completed_.prepared->roles[at(graph_.values[at(weight)].producer)].of;
-    const std::string& what = completed_.prepared->weights[at(number)];
-    const SummedWeight& sum = connections_.weights.at(what);
-    sums_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
+  void sum_normaliser(const Op& op) {
+    const ValueId normaliser = op.results[0];
+    values_.in_placement(normaliser, local_.whole());
+    if (connections_.normalisers.empty()) return;
+    const int32_t number =
+        completed_.prepared->roles[at(graph_.values[at(normaliser)].producer)].of;
+    const std::string& what = completed_.prepared->normalisers[at(number)];
+    const SummedNormaliser& sum = connections_.normalisers.at(what);
+    sums_.sum_over_stages(normaliser, "normaliser " + what, sum.devices, sum.counts);
   }
 
   void end_backward() {
@@ -349,13 +354,13 @@ class Lowering {
 
   // Returns a buffer's new value. It replaces the old one at the end of the step, or as soon as the
   // micro-batch has gone forward.
-  ValueId new_value(ValueId value, const State& kept) {
+  ValueId new_value(ValueId value, const Placement& kept) {
     const bool comes_at_the_end = std::ranges::any_of(
         connections_.receives,
         [&](const auto& received) { return received.first == value && received.second.once; });
     local_.enter(comes_at_the_end ? Phase::kUpdate : Phase::kForward, false);
     if (types_differ(local_.stage) && !comes_at_the_end) values_.agree(value);
-    const ValueId local = values_.in_state(value, kept);
+    const ValueId local = values_.in_placement(value, kept);
     return batches_ > 0 ? local : local_.keep_for_update(local);
   }
 
@@ -376,7 +381,7 @@ class Lowering {
   // Redistributes every output to its stored placement, and records the replacements.
   void store_outputs() {
     LocalInputs inputs;
-    for (const Placement& placed : local_.stage.inputs)
+    for (const PlacedValue& placed : local_.stage.inputs)
       inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
     assign_received_values(inputs);
     const auto& [shares, elsewhere] = completed_.prepared->updated;
@@ -386,14 +391,14 @@ class Lowering {
           (output.kind == OutputKind::kGradient && elsewhere.contains(output.name)) ||
           (output.kind == OutputKind::kParameter && shares.contains(output.name)))
         continue;
-      const State& kept = completed_.assignment.stored[i];
+      const Placement& kept = completed_.assignment.stored[i];
       local_.enter(Phase::kUpdate, false);
       if (types_differ(local_.stage) &&
           (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric))
         values_.agree(output.value);
       const ValueId local = output.kind == OutputKind::kBuffer
                                 ? new_value(output.value, kept)
-                                : values_.in_state(output.value, kept);
+                                : values_.in_placement(output.value, kept);
       switch (output.kind) {
         case OutputKind::kLoss:
           local_.stage.loss = local;
@@ -403,7 +408,7 @@ class Lowering {
           break;
         case OutputKind::kGradient:
           local_.stage.gradients.push_back(
-              placement(local_, {InputKind::kParameter, output.name, local}, output.value, kept));
+              place_value(local_, {InputKind::kParameter, output.name, local}, output.value, kept));
           break;
         case OutputKind::kBuffer:
           assigns_[batches_ > 0 ? Phase::kForward : Phase::kUpdate].push_back(
@@ -427,7 +432,7 @@ class Lowering {
     report_metrics(inputs);
     if (completed_.prepared->gradient_norm != kNone)
       local_.stage.gradient_norm =
-          values_.in_state(completed_.prepared->gradient_norm, local_.whole());
+          values_.in_placement(completed_.prepared->gradient_norm, local_.whole());
   }
 
   // Reports the metrics of all stages on every device.
@@ -467,7 +472,7 @@ class Lowering {
     for (const auto& [phase, assigns] : assigns_)
       for (const Assign& assign : assigns) keep.push_back(assign.from);
     if (options_.keep_gradients)
-      for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
+      for (const PlacedValue& gradient : stage.gradients) keep.push_back(gradient.input.value);
     drop_unused(stage, local_.items, keep);
     fuse_cross_entropy(stage, fewest_classes_, local_.items, keep);
     if (has_weights(connections_.order)) send_first(stage, local_.items[Phase::kBackward]);
@@ -508,11 +513,11 @@ class Lowering {
   const int64_t first_row_, global_batch_, fewest_classes_;
   LowerOptions options_;
   LocalGraph local_;
-  Redistribution redistribution_;
+  RedistributionLowering redistribution_;
   LocalValues values_;
   StageTransfers transfers_;
   StepSums sums_;
-  GradientSync sync_;
+  GradientSyncLowering sync_;
   std::map<Phase, std::vector<Assign>> assigns_;
   std::map<std::string, ValueId> rows_;  // this device's rows of metrics
 };

@@ -18,7 +18,7 @@ namespace {
 struct Owner {
   size_t stage = 0;
   FactorSizes factors;
-  State update;  // place in the mesh
+  Placement update;  // place in the mesh
 };
 
 // An owner's factor: `size` indices, of `inner` neighbours each.

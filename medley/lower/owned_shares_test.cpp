@@ -36,13 +36,13 @@ Cluster owners_of(int count) {
 }
 
 // Returns the layout of a stage's devices, from their tables.
-Layout layout_in_tables(const LoweredStage& stage, const Placement& placed) {
+Layout layout_in_tables(const LoweredStage& stage, const PlacedValue& placed) {
   Layout layout;
   for (const std::vector<Size>& dim : placed.factors)
     for (const Size& factor : dim) layout.factors.push_back(evaluate(factor, {}));
   for (const std::vector<int64_t>& table : stage.tables[0]) {
     Box box = whole_box(layout.factors);
-    for (const Placement::Cut& cut : placed.cuts) {
+    for (const PlacedValue::Cut& cut : placed.cuts) {
       const int64_t begin = evaluate(cut.offset, table);
       box[at(cut.position)] = {begin, begin + evaluate(cut.length, table)};
     }
@@ -58,7 +58,7 @@ Layout layout_in_tables(const LoweredStage& stage, const Placement& placed) {
 std::map<std::string, std::vector<Layout>> states_of(const Program& program) {
   std::map<std::string, std::vector<Layout>> states;
   for (const LoweredStage& stage : program.stages)
-    for (const Placement& placed : stage.inputs)
+    for (const PlacedValue& placed : stage.inputs)
       if (placed.input.kind == InputKind::kState)
         states[placed.input.name].push_back(layout_in_tables(stage, placed));
   return states;
@@ -102,7 +102,7 @@ class TwoPipelines : public testing::Test {
     plan.pipelines.resize(2);
     plan.pipelines[0].microbatches = {{8, {}}};
     plan.pipelines[0].stages = {{.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}}}};
-    plan.pipelines[0].stages[0].states = {{"fc1.weight", "S(0, even)"}};
+    plan.pipelines[0].stages[0].placements = {{"fc1.weight", "S(0, even)"}};
     plan.pipelines[1].microbatches = {{4, {}}};
     plan.pipelines[1].stages = {{.mesh = {{"x"}, {1}, {"a/2/0"}}}};
   }
@@ -113,7 +113,7 @@ class TwoPipelines : public testing::Test {
     const Program program = lower(graph, plan, cluster, {});
     verify(plan, graph, cluster);
     for (const LoweredStage& stage : program.stages)
-      for (const Placement& placed : stage.inputs)
+      for (const PlacedValue& placed : stage.inputs)
         if (placed.input.name == state) {
           const Layout layout = layout_in_tables(stage, placed);
           for (int box : layout.box_of)
@@ -138,7 +138,7 @@ TEST_F(TwoPipelines, AFactorIsCutThatNoMeshCuts) {
 
 // Without another factor, each device has the intersection of its shard and the share.
 TEST_F(TwoPipelines, AShareOfACutFactorIsWhatShardsHaveOfIt) {
-  plan.pipelines[0].stages[0].states["fc1.bias"] = "S(0, even)";
+  plan.pipelines[0].stages[0].placements["fc1.bias"] = "S(0, even)";
   plan.parts = {{"owners", {24, 8}, {}}};
   plan.owners = {{"*", "owners"}};
   EXPECT_THAT(boxes("exp_avg:fc1.bias"), ElementsAre("[0, 16)", "[16, 24)", "[24, 32)"));
@@ -146,7 +146,7 @@ TEST_F(TwoPipelines, AShareOfACutFactorIsWhatShardsHaveOfIt) {
   EXPECT_THAT(boxes("exp_avg:fc1.bias"), ElementsAre("[0, 8)", "-", "[8, 32)"));
 }
 
-TEST_F(TwoPipelines, WhoOwnsNothingHasNoState) {
+TEST_F(TwoPipelines, StageWithoutOwnedShareHasNoState) {
   plan.parts = {{"owners", {}, {0, 1}}};
   plan.owners = {{"*", "owners"}};
   EXPECT_THAT(boxes("exp_avg:fc1.weight"), ElementsAre("[0, 32) x [0, 16)"));
@@ -197,7 +197,7 @@ Optimizer optimizer_of(const std::string& kind) {
 
 // The pipeline with the largest share updates all of it on each of its devices, each of which gives
 // its shard.
-TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
+TEST_F(TwoPipelines, WholeUpdateHasOneOwner) {
   plan.parts = {{"owners", {}, {3, 1}}};
   plan.owners = {{"fc1.weight", "owners"}};
   const Program program = lower(graph, plan, cluster, optimizer_of("adafactor"));
@@ -207,15 +207,15 @@ TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
   EXPECT_THAT(held[0].boxes, ElementsAre(Box{{0, 32}}));
   EXPECT_THAT(held[0].box_of, ElementsAre(0, 0));
   const LoweredStage& stage = program.stages[0];
-  const auto relay = std::ranges::find(
-      stage.communications, "relay new values from fc1.weight", &Communication::name);
-  ASSERT_NE(relay, stage.communications.end());
+  const auto sync = std::ranges::find(
+      stage.communications, "sync new values from fc1.weight", &Communication::name);
+  ASSERT_NE(sync, stage.communications.end());
   for (const std::vector<int64_t>& table : stage.tables[0])
-    EXPECT_EQ(num_bytes(type_of(stage.graph, relay->inputs.at(0)), table), 16 * 16 * 4);
+    EXPECT_EQ(num_bytes(type_of(stage.graph, sync->inputs.at(0)), table), 16 * 16 * 4);
 }
 
 // Any plan, even with cut updates in it.
-TEST(OwnedShares, WhatIsUpdatedWholeSetsOutAsItsCells) {
+TEST(OwnedShares, WholeUpdateIsSentAsItsCells) {
   const Cluster cluster = owners_of(6);
   std::vector<std::string> names;
   for (const Device& device : cluster.devices) names.push_back(device.name);

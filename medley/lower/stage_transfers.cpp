@@ -30,7 +30,8 @@ std::vector<Size> lengths(SymbolTable& symbols,
                           const Size& whole,
                           bool sends) {
   std::vector<Size> result;
-  const int own_part = own.state.size() == 1 ? own.state[0].part : symbols.elsewhere(own.division);
+  const int own_part =
+      own.placement.size() == 1 ? own.placement[0].part : symbols.elsewhere(own.division);
   const SymbolTable::Cut here{own_part, own.full}, there{part, other.full};
   for (int device = 0; device < other.division.count(); ++device) {
     if (own.dim == other.dim)
@@ -44,9 +45,9 @@ std::vector<Size> lengths(SymbolTable& symbols,
 }
 
 // Treats a tensor of one element as a dim.
-Piece piece_of_one(SymbolTable& symbols, const State& state) {
+Piece piece_of_one(SymbolTable& symbols, const Placement& placement) {
   const Size one(1);
-  return {one, one, one, symbols.offset(state, 0, one), symbols.length(state, 0, one)};
+  return {one, one, one, symbols.offset(placement, 0, one), symbols.length(placement, 0, one)};
 }
 
 Communication communication_of(const Crossing& crossing) {
@@ -71,16 +72,18 @@ void StageTransfers::send(ValueId value, const Crossing& crossing) {
   Communication communication = communication_of(crossing);
   const size_t senders = crossing.from.devices.size();
   if (crossing.from.dim < 0) {
-    const Piece own = piece_of_one(graph_.symbols, crossing.from.state);
-    communication.inputs = {graph_.shard(
-        ShardOp::kTake, values_.in_state(value, graph_.whole()), own, {whole.dtype, {own.length}})};
+    const Piece own = piece_of_one(graph_.symbols, crossing.from.placement);
+    communication.inputs = {graph_.shard(ShardOp::kTake,
+                                         values_.in_placement(value, graph_.whole()),
+                                         own,
+                                         {whole.dtype, {own.length}})};
     const std::vector<Size> sent =
         lengths(graph_.symbols, crossing.from, crossing.to, part, Size(1), true);
     std::copy(sent.begin(), sent.end(), communication.send.begin() + static_cast<int>(senders));
   } else {
-    const ValueId local = values_.in_state(value, crossing.from.state);
+    const ValueId local = values_.in_placement(value, crossing.from.placement);
     // This end's part, cut at the other end's cuts.
-    const TensorType type = graph_.local_type(value, crossing.from.state);
+    const TensorType type = graph_.local_type(value, crossing.from.placement);
     const Around have = around(type, crossing.to.dim);
     const std::vector<Size> sent = lengths(
         graph_.symbols, crossing.from, crossing.to, part, whole.shape[at(crossing.to.dim)], true);
@@ -102,9 +105,9 @@ void StageTransfers::receive(ValueId value, const Crossing& crossing) {
   Size rest(1);
   if (crossing.to.dim < 0) {
     received = lengths(graph_.symbols, crossing.to, crossing.from, part, Size(1), false);
-    flat.shape = {piece_of_one(graph_.symbols, crossing.to.state).length};
+    flat.shape = {piece_of_one(graph_.symbols, crossing.to.placement).length};
   } else {
-    const TensorType type = graph_.local_type(value, crossing.to.state);
+    const TensorType type = graph_.local_type(value, crossing.to.placement);
     const Around have = around(type, crossing.from.dim);
     received = lengths(graph_.symbols,
                        crossing.to,
@@ -129,7 +132,7 @@ void StageTransfers::receive_new_values() {
     if (const auto awaited = receiving_.find(output.value); output.kind == OutputKind::kBuffer &&
                                                             awaited != receiving_.end() &&
                                                             !awaited->second.crossing.once)
-      values_.in_state(output.value, values_.own_state(output.value));
+      values_.in_placement(output.value, values_.own_placement(output.value));
 }
 
 void StageTransfers::finish(ValueId value) {
@@ -138,21 +141,21 @@ void StageTransfers::finish(ValueId value) {
   graph_.wait(communication);
   const ValueId flat = graph_.cast(graph_.stage.communications[at(communication)].outputs[0],
                                    graph_.whole_type(value).dtype);
-  const State wanted = values_.own_state(value);
-  const State arrived =
-      crossing.to.dim < 0 ? State(graph_.stage.mesh.size(), partial_sum()) : crossing.to.state;
+  const Placement wanted = values_.own_placement(value);
+  const Placement arrived = crossing.to.dim < 0 ? Placement(graph_.stage.mesh.size(), partial_sum())
+                                                : crossing.to.placement;
   ValueId local;
   if (crossing.to.dim < 0) {
     local = graph_.shard(ShardOp::kPlace,
                          flat,
-                         piece_of_one(graph_.symbols, crossing.to.state),
+                         piece_of_one(graph_.symbols, crossing.to.placement),
                          graph_.local_type(value, graph_.whole()));
   } else {
     const TensorType type = graph_.local_type(value, arrived);
     const Around have = around(type, crossing.from.dim);
     local = graph_.unpack(flat, have.before, received, have.after, type);
   }
-  const State from = values_.on_axes_that_matter(arrived, wanted);
+  const Placement from = values_.on_axes_that_matter(arrived, wanted);
   values_.define(value, from, local);
   values_.define(value, wanted, values_.convert(value, from, wanted));
 }

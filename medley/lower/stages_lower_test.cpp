@@ -121,7 +121,7 @@ output loss %4
                                   "g");
   Plan plan = two_stages({{4, {}}}, 2, 1);
   plan.parts = {{"heads", {3, 1}, {}}};
-  plan.pipelines[0].stages[0].states = {{"w", "S(1.0, heads)"}};
+  plan.pipelines[0].stages[0].placements = {{"w", "S(1.0, heads)"}};
   plan.pipelines[0].stages[0].ops = {{"projection/mm#0", "n.0 heads"}};
   plan.pipelines[0].stages[1].first = "heads/view#0";
   const Program program = lower(graph, plan, stage_devices(3), {});
@@ -142,7 +142,7 @@ TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
 }
 
 // A stage with all rows on every device receives each row once, and gathers them itself.
-TEST(LowerStages, NothingTravelsTwice) {
+TEST(LowerStages, EachValueIsSentOnce) {
   const Program program =
       lower(mlp_of_stages(), two_stages({{4, {3, 1}}}, 2, 2), stage_devices(4), {});
   int64_t elements = 0;
@@ -156,7 +156,7 @@ TEST(LowerStages, NothingTravelsTwice) {
 TEST(LowerStages, GradientsOfWeightsMayComeLater) {
   Plan plan = two_stages(std::vector<Microbatch>(3, {4, {4}}), 1, 1);
   const Program whole = lower(mlp_of_stages(), plan, stage_devices(2), {});
-  plan.pipelines[0].late_weights = {0, 2};
+  plan.pipelines[0].deferred_weights = {0, 2};
   const Program late = lower(mlp_of_stages(), plan, stage_devices(2), {});
   EXPECT_EQ(late.stages[0].calls, whole.stages[0].calls);
   const LoweredStage& stage = late.stages[1];
@@ -218,7 +218,7 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
 
 // Both ends of the model read the table of tokens. A stage's position matters to the last one, and
 // its recomputation to each.
-TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
+TEST(LowerStages, CommonPartOfPlansIsPreparedOnce) {
   const GraphAnalysis analysis = analyse(read_file("python/tests/golden/gpt.graph"), {});
   PreparedStages prepared(analysis);
   const char *first = "blocks.1.norm1/native_layer_norm#0", *head = "norm/native_layer_norm#0";

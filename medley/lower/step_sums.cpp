@@ -42,24 +42,24 @@ StepSums::Rows StepSums::rows_of(ValueId value, const Size& all) {
   const Size extent = graph_.completed.factors->extent_sizes[at(flat[at(position)])];
   // Rows of several elements that no op separates are never divided.
   const bool may_cut = extent == SymbolTable::rows();
-  State state = values_.own_state(value);
-  for (AxisState& axis : state)
+  Placement placement = values_.own_placement(value);
+  for (AxisPlacement& axis : placement)
     if (!may_cut || !axis.cuts(position)) axis = replicated();
-  const std::vector<Size> sizes = graph_.local_factors(value, state);
+  const std::vector<Size> sizes = graph_.local_factors(value, placement);
   return {position,
-          state,
+          placement,
           {product(sizes, 0, at(position)),
            all,
            Size(extent.coefficient) * product(sizes, at(position) + 1, sizes.size()),
-           graph_.symbols.row(state, position, SymbolTable::rows()),
+           graph_.symbols.row(placement, position, SymbolTable::rows()),
            may_cut ? sizes[at(position)] : SymbolTable::rows()}};
 }
 
 ValueId StepSums::place_rows(ValueId value, const TensorType& type) {
   const Rows rows = rows_of(value, rows_in(type, graph_.whole_type(value)));
-  ValueId own = graph_.cast(values_.in_state(value, rows.state), type.dtype);
+  ValueId own = graph_.cast(values_.in_placement(value, rows.placement), type.dtype);
   for (int axis = 0; axis < static_cast<int>(graph_.stage.mesh.size()); ++axis)
-    if (graph_.stage.mesh[at(axis)] > 1 && !rows.state[at(axis)].cuts(rows.position))
+    if (graph_.stage.mesh[at(axis)] > 1 && !rows.placement[at(axis)].cuts(rows.position))
       own = graph_.keep_first(own, axis, TensorType(type_of(graph_.stage.graph, own)));
   return graph_.shard(ShardOp::kPlace, own, rows.piece, type);
 }
@@ -77,11 +77,11 @@ ValueId StepSums::add_carried_input(const Input& input,
                                     const TensorType& type) {
   const ValueId held = graph_.add_input(InputKind::kBuffer, buffer, type);
   const Rows rows = rows_of(input.value, rows_in(type, graph_.whole_type(input.value)));
-  const ValueId taken =
-      graph_.shard(ShardOp::kTake, held, rows.piece, graph_.local_type(input.value, rows.state));
+  const ValueId taken = graph_.shard(
+      ShardOp::kTake, held, rows.piece, graph_.local_type(input.value, rows.placement));
   values_.keep_made(input.value);
-  const State wanted = values_.own_state(input.value);
-  const State from = values_.on_axes_that_matter(rows.state, wanted);
+  const Placement wanted = values_.own_placement(input.value);
+  const Placement from = values_.on_axes_that_matter(rows.placement, wanted);
   values_.define(input.value, from, taken);
   values_.convert(input.value, from, wanted);
   return held;
@@ -92,11 +92,11 @@ void StepSums::sum_over_stages(ValueId value,
                                const std::vector<int>& devices,
                                bool counts) {
   const TensorType type = graph_.local_type(value, graph_.whole());
-  const ValueId own = values_.in_state(value, graph_.whole());
+  const ValueId own = values_.in_placement(value, graph_.whole());
   const ValueId sum =
       sum_over_stages(counts ? std::optional(own) : std::nullopt, type, what, devices);
   values_.redefine(
-      value, values_.on_axes_that_matter(graph_.whole(), values_.own_state(value)), sum);
+      value, values_.on_axes_that_matter(graph_.whole(), values_.own_placement(value)), sum);
 }
 
 ValueId StepSums::sum_over_stages(std::optional<ValueId> local,

@@ -44,7 +44,7 @@ class StepSums {
   // The position of the batch among a value's factors, and of the local rows in the whole batch.
   struct Rows {
     int position;
-    State state;  // cut by rows only
+    Placement placement;  // cut by rows only
     Piece piece;
   };
   Rows rows_of(ValueId value, const Size& all);

@@ -401,7 +401,7 @@ std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
   for (size_t i = 0; i < plan.stages.size(); ++i)
     if (request.max_in_flight[i] < 1)
       return Infeasible{
-          fmt::format("stage {} (layers {} to {}) on {} has no room for one micro-batch",
+          fmt::format("stage {} (layers {} to {}) on {} has no memory for one micro-batch",
                       i,
                       plan.stages[i].begin,
                       plan.stages[i].end - 1,

@@ -114,7 +114,7 @@ MeasuredTimes read_measured_times(const JsonPlace& at, const std::set<std::strin
         true,
         [&](const JsonPlace& p) {
           each.device = read_text(p);
-          if (each.device.empty()) p.refuse("a kind of device");
+          if (each.device.empty()) p.refuse("a device type");
         }},
        degree_field(each.tensor_parallel),
        {"rows", true, [&](const JsonPlace& p) { each.rows = read_integer(p, 1, kMostRows); }},

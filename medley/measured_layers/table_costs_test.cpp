@@ -24,7 +24,7 @@ TEST(TableCosts, AddsUpLayers) {
   EXPECT_EQ(stage.id, 1);
 }
 
-TEST(TableCosts, OffersWhatWasMeasuredOnly) {
+TEST(TableCosts, OffersMeasuredEntriesOnly) {
   const TableCosts costs(sample_table(), sample_cluster(1, 0));
   EXPECT_FALSE(costs.stage(0, 3, {0, 1, 1}, 8));  // 8 rows
   EXPECT_FALSE(costs.stage(0, 3, {0, 3, 1}, 4));  // fractional rows

@@ -38,7 +38,7 @@ Cluster two_nodes(double bus, double lan) {
 // divided, all inputs and outputs.
 Program two_stages(bool divided, const Cluster& cluster) {
   const std::string whole =
-      R"(, "batch": {"*": "R"}, "states": {"*": "R"}, "ops": {"*": "replicate"})";
+      R"(, "batch": {"*": "R"}, "placements": {"*": "R"}, "ops": {"*": "replicate"})";
   std::string microbatches;
   for (int64_t i = 0; i < kMicrobatches; ++i)
     microbatches +=

@@ -65,7 +65,7 @@ TEST(Liveness, ProgramsShareTheMemoryOfADevice) {
 }
 
 // The test uses the largest memory that is too small, by one byte.
-TEST(Liveness, WhatDoesNotFitIsNamed) {
+TEST(Liveness, ShortageOfMemoryIsNamed) {
   const Program program = data_parallel_program({3, 1}, 3).program;
   const LoweredStage& stage = program.stages[0];
   const LivenessFacts facts(stage);

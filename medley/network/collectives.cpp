@@ -205,15 +205,15 @@ std::vector<Message> hierarchical_all_to_all(const Lengths& lengths,
       const int source = grouping.node[at(from)], target = grouping.node[at(to)];
       const auto& node = members[at(source)];
       const int size = static_cast<int>(node.size());
-      const int relay = source == target ? to : node[at(place[at(to)] % size)];
+      const int sync = source == target ? to : node[at(place[at(to)] % size)];
       const size_t block = at(from * n + to);
-      Message message{0, from, relay, begin[block], lengths[block], lengths[block]};
-      if (relay != from) {
-        message.round = (place[at(relay)] - place[at(from)] + size) % size - 1;
+      Message message{0, from, sync, begin[block], lengths[block], lengths[block]};
+      if (sync != from) {
+        message.round = (place[at(sync)] - place[at(from)] + size) % size - 1;
         result.push_back(message);
       }
       if (source == target) continue;
-      message.from = relay;
+      message.from = sync;
       message.to = to;
       message.round = static_cast<int>(widest) - 1 + (target - source + num_nodes) % num_nodes - 1;
       result.push_back(message);
@@ -270,7 +270,7 @@ bool fits(const Algorithm& algorithm, CommunicationKind kind) {
 }
 
 std::vector<Collective> in_turn(const Collective& collective) {
-  if (collective.kind != CommunicationKind::kRelay) return {collective};
+  if (collective.kind != CommunicationKind::kGradientSync) return {collective};
   const auto half = static_cast<std::ptrdiff_t>(collective.lengths.size() / 2);
   std::vector<Collective> both(2, collective);
   for (Collective& each : both) each.kind = CommunicationKind::kAllToAll;
@@ -336,7 +336,7 @@ std::vector<Message> messages(const Algorithm& algorithm,
   MEDLEY_CHECK(fits(algorithm, collective.kind));
   const int n = static_cast<int>(collective.devices.size());
   if (n == 1) return {};
-  if (collective.kind == CommunicationKind::kRelay) {
+  if (collective.kind == CommunicationKind::kGradientSync) {
     std::vector<Message> result;
     for (const Collective& each : in_turn(collective)) {
       const int before = num_rounds(result);

@@ -12,9 +12,9 @@
 //    reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
 //    all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
-// A relay (gradient sync between pipelines) is two all-to-alls in sequence. All-gather is reversed
-// in time and direction for reduce-scatter: each device receives a byte once before it forwards it,
-// so in reverse it sums before it forwards. All-reduce is both in sequence.
+// A gradient sync (gradient sync between pipelines) is two all-to-alls in sequence. All-gather is
+// reversed in time and direction for reduce-scatter: each device receives a byte once before it
+// forwards it, so in reverse it sums before it forwards. All-reduce is both in sequence.
 
 #include <cstdint>
 #include <optional>
@@ -36,12 +36,12 @@ struct Collective {
   std::vector<int> devices;      // in the cluster; messages use indices into it
   std::vector<int64_t> lengths;  // bytes, num_lengths() of them. all-reduce: {whole}; all-gather,
                                  // reduce-scatter: [device]; all-to-all: [from * devices + to];
-                                 // relay: those of one all-to-all, then of the other
+                                 // gradient sync: those of one all-to-all, then of the other
   int64_t granule = 1;           // element size in bytes; divides all lengths and messages
   bool operator==(const Collective&) const = default;
 };
 
-// Returns the two all-to-alls of a relay, else the collective itself.
+// Returns the two all-to-alls of a gradient sync, else the collective itself.
 std::vector<Collective> in_turn(const Collective& collective);
 
 struct Message {
@@ -64,7 +64,7 @@ Grouping group_by_node(const Collective& collective, const Topology& topology);
 struct Algorithm {
   std::string_view name;
   std::string_view help;
-  bool for_all_to_all;  // and relays; else for the other three
+  bool for_all_to_all;  // and gradient syncs; else for the other three
   bool hierarchical;    // differs only if some, not all, devices share a node
   std::vector<Message> (*messages)(const std::vector<int64_t>& lengths,
                                    int num_devices,

@@ -451,7 +451,7 @@ Nanoseconds estimate(const Algorithm& algorithm,
                      const Collective& collective,
                      const Lengths& lengths,
                      const Group& group) {
-  if (collective.kind == CommunicationKind::kRelay) {
+  if (collective.kind == CommunicationKind::kGradientSync) {
     Nanoseconds both;
     for (const Collective& each : in_turn(collective))
       both += estimate(algorithm, each, each.lengths, group);
@@ -494,7 +494,7 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
                              const Topology& topology) {
   std::vector<int64_t> result(topology.links().size());
   if (collective.devices.size() < 2) return result;
-  if (collective.kind == CommunicationKind::kRelay) {
+  if (collective.kind == CommunicationKind::kGradientSync) {
     for (const Collective& each : in_turn(collective))
       std::ranges::transform(
           traffic(algorithm, each, topology), result, result.begin(), std::plus{});
@@ -523,10 +523,10 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
 
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
   CheapestEstimate best;
-  const bool relay = collective.kind == CommunicationKind::kRelay;
+  const bool sync = collective.kind == CommunicationKind::kGradientSync;
   if (collective.devices.size() < 2 || traits_of(collective.kind).is_pairwise()) {
-    // Medley sends relays itself, independent of the library.
-    const Algorithm* runs = relay ? nullptr : topology.library_algorithm(collective.kind);
+    // Medley sends gradient syncs itself, independent of the library.
+    const Algorithm* runs = sync ? nullptr : topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
       if (runs ? &algorithm == runs : fits(algorithm, collective.kind))
         return {&algorithm, estimate(algorithm, collective, topology)};

@@ -76,7 +76,7 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
 }
 
 // All nodes are identical, so one represents them, even if pools differ in their networks.
-TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
+TEST(Estimate, OneOfEqualNodesGivesTheTime) {
   for (const int devices : {1, 2, 4})
     for (const bool fabric : {false, true})
       for (const bool shortcut : {false, true}) {

@@ -70,7 +70,7 @@ TEST(FairShares, IsMaxMinFairOnRandomNetworks) {
 }
 
 // Rates are equal in another order, counted instead of listed, and with flows on other links.
-TEST(FairShares, DependsOnNothingButWhoIsOnALink) {
+TEST(FairShares, DependsOnlyOnTheFlowsOfALink) {
   std::mt19937 random(4);
   for (int run = 0; run < 500; ++run) {
     const auto [capacities, flows] = random_network(random);

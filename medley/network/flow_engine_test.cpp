@@ -122,7 +122,7 @@ TEST(FlowEngine, StreamsDoNotWaitForEachOther) {
 }
 
 // Posted at 0, sent at 70: the device communicates only from then on.
-TEST(FlowEngine, ThePartOfWhoHasPostedAheadStartsWithItsMessage) {
+TEST(FlowEngine, PrepostedReceiveStartsWithItsMessage) {
   const Topology topology = flat(2, 5e-9);
   Engine engine(topology);
   const Turn turn{1, true};
@@ -151,7 +151,7 @@ TEST(FlowEngine, AStreamThatThereIsNoRoomForIsAnError) {
 
 // Messages sent at one time use a connection in post order, even if an earlier post has its turn
 // later.
-TEST(FlowEngine, WhatIsSentInOneInstantGoesInTheOrderOfThePosts) {
+TEST(FlowEngine, SimultaneousMessagesKeepTheOrderOfPosts) {
   const Topology topology = flat(2);
   for (const bool commit : {false, true}) {
     Engine engine(topology);
@@ -191,7 +191,7 @@ TEST(FlowEngine, AnExchangeIsCompleteWhenAllHavePosted) {
   EXPECT_EQ(engine.engine.completion(sender)->end, Nanoseconds{100});
 }
 
-TEST(FlowEngine, NothingIsCommittedBeyondTheSafeTime) {
+TEST(FlowEngine, CommitsEndAtTheSafeTime) {
   const Topology topology = flat(2);
   Engine engine(topology);
   const int exchange = post_message(engine, 0, 0, 1, 1000, 0);

@@ -113,7 +113,7 @@ std::string instead(const Question& question, const Alternative& alternative) {
 
 std::string in_words(const Plan& plan, Kind kind, const std::string& way) {
   if (kind == Kind::kOp) return words(plan, parse_choice_text(way));
-  if (kind == Kind::kParameter) return words(plan, parse_state_text(way));
+  if (kind == Kind::kParameter) return words(plan, parse_placement_text(way));
   return is_undivided(way) ? way : "by " + way;
 }
 

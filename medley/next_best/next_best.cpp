@@ -78,7 +78,7 @@ Plan NextBest::with(const std::vector<int32_t>& choices) const {
   Stage& stage = only_pipeline(plan).stages[0];
   Stage decided = problem_->stage(choices, stage.mesh);
   stage.ops = std::move(decided.ops);
-  stage.states = std::move(decided.states);
+  stage.placements = std::move(decided.placements);
   stage.batch = std::move(decided.batch);
   stage.updates = std::move(decided.updates);
   return plan;

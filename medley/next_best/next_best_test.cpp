@@ -104,7 +104,7 @@ TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
   EXPECT_GT(lost, 0);
 }
 
-TEST_F(NextBestOfAProduct, WhatIsNotDecidedHasNoNextBest) {
+TEST_F(NextBestOfAProduct, UndecidedVariableHasNoNextBest) {
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, optimizer);
   const Request request{.graph = graph,

@@ -18,18 +18,18 @@ std::shared_ptr<const Instance> KnownInstances::of(const Op& op) {
   if (rule->reads_producers) return make();
   std::vector<Known>& known = known_[hash(op)];
   for (const Known& each : known)
-    if (alike(*each.op, op)) return each.instance;
+    if (are_equal(*each.op, op)) return each.instance;
   known.push_back({&op, make()});
   return known.back().instance;
 }
 
 // Compares ops except for their values, and for properties that rules ignore.
-bool KnownInstances::alike(const Op& a, const Op& b) const {
-  const auto values = [&](ValueId one, ValueId two) { return alike(one, two); };
+bool KnownInstances::are_equal(const Op& a, const Op& b) const {
+  const auto values = [&](ValueId one, ValueId two) { return are_equal(one, two); };
   const auto arguments = [&](const Argument& one, const Argument& two) {
     if (one.index() != two.index()) return false;
     if (const auto* value = std::get_if<ValueArgument>(&one))
-      return alike(value->value, std::get<ValueArgument>(two).value);
+      return are_equal(value->value, std::get<ValueArgument>(two).value);
     if (const auto* list = std::get_if<std::vector<ValueArgument>>(&one))
       return std::ranges::equal(*list,
                                 std::get<std::vector<ValueArgument>>(two),
@@ -42,7 +42,7 @@ bool KnownInstances::alike(const Op& a, const Op& b) const {
          std::ranges::equal(a.arguments, b.arguments, arguments);
 }
 
-bool KnownInstances::alike(ValueId a, ValueId b) const {
+bool KnownInstances::are_equal(ValueId a, ValueId b) const {
   if (a == kNone || b == kNone) return a == b;
   return graph_.values[at(a)].type == graph_.values[at(b)].type;
 }

@@ -25,8 +25,8 @@ class KnownInstances {
     std::shared_ptr<const Instance> instance;
   };
 
-  bool alike(const Op& a, const Op& b) const;
-  bool alike(ValueId a, ValueId b) const;
+  bool are_equal(const Op& a, const Op& b) const;
+  bool are_equal(ValueId a, ValueId b) const;
   uint64_t hash(const Op& op) const;
 
   const Graph& graph_;

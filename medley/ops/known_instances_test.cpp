@@ -31,7 +31,7 @@ TEST(KnownInstances, AreThoseOfEachOpAlone) {
     expect_as_alone(read_graph("tests/data/" + std::string(name) + ".graph"));
 }
 
-TEST(KnownInstances, OpsAlikeShareOne) {
+TEST(KnownInstances, EqualOpsShareOneInstance) {
   const Graph graph = read_graph("tests/data/gpt.graph");
   KnownInstances known(graph);
   const auto is_mm = [](const Op& op) { return op.name == "aten.mm.default"; };

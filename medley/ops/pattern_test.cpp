@@ -53,7 +53,7 @@ TEST(Pattern, ReadsEveryKindOfTensor) {
                           std::pair<std::string, Absent>("r", Absent::kMax)));
 }
 
-TEST(Pattern, OfAFactoryHasNoOperands) { EXPECT_THAT(parse_pattern("-> .. ").operands, IsEmpty()); }
+TEST(Pattern, FactoryHasNoOperands) { EXPECT_THAT(parse_pattern("-> .. ").operands, IsEmpty()); }
 
 TEST(Pattern, ErrorsNameThePlace) {
   EXPECT_THAT(error_of("m k, k n"), HasSubstr("column 9: expected '->'"));

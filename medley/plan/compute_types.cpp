@@ -59,7 +59,7 @@ void verify_types(const Plan& plan, const Cluster& cluster) {
     const auto pool =
         std::ranges::find(cluster.pools, name, [](const NodePool& each) { return each.kind.name; });
     if (pool == cluster.pools.end())
-      refuse_type(name, "no device of that kind", "a kind of device of the cluster");
+      refuse_type(name, "no device of that kind", "a device type of the cluster");
     if (dtype == DType::kBF16 && pool->kind.bf16_as != DType::kBF16)
       refuse_type(name,
                   "bf16, which it does not have",

@@ -89,7 +89,7 @@ TEST(ComputeTypes, Bf16IsNeverEmulated) {
   EXPECT_EQ(refusal(plan, learning()), "accepted");
   plan.bf16_as["ampere"] = DType::kF32;
   EXPECT_EQ(refusal(plan, learning()),
-            "bf16_as[\"ampere\"]: found no device of that kind, expected a kind of device of the "
+            "bf16_as[\"ampere\"]: found no device of that kind, expected a device type of the "
             "cluster");
 }
 

@@ -130,7 +130,9 @@ Choices read_choices(const JsonPlace& at, Parse parse, std::string_view forms) {
   return choices;
 }
 
-Choices read_states(const JsonPlace& at) { return read_choices(at, parse_state_text, kStateForms); }
+Choices read_placements(const JsonPlace& at) {
+  return read_choices(at, parse_placement_text, kPlacementForms);
+}
 Choices read_ops(const JsonPlace& at) { return read_choices(at, parse_choice_text, kChoiceForms); }
 
 Choices read_owners(const JsonPlace& at) {
@@ -178,7 +180,7 @@ std::string read_schedule(const JsonPlace& at) {
 }
 
 std::map<std::string, DType> read_bf16_as(const JsonPlace& at) {
-  if (!at.json->is_object()) at.refuse("an object of types by kind of device");
+  if (!at.json->is_object()) at.refuse("an object of types by device type");
   std::map<std::string, DType> types;
   for (const auto& [kind, value] : at.json->items()) {
     const auto dtype =
@@ -252,10 +254,10 @@ const std::vector<Field<Stage>> kFields<Stage>{
     field("first", &Stage::first, read_text),
     field("mesh", &Stage::mesh, read_mesh, kRequired),
     field("rows", &Stage::rows, read_shares),
-    field("states", &Stage::states, read_states),
-    field("batch", &Stage::batch, read_states),
+    field("placements", &Stage::placements, read_placements),
+    field("batch", &Stage::batch, read_placements),
     field("ops", &Stage::ops, read_ops),
-    field("updates", &Stage::updates, read_states),
+    field("updates", &Stage::updates, read_placements),
     field("recompute", &Stage::recompute, read_recompute),
 };
 
@@ -319,7 +321,7 @@ const std::vector<Field<Plan>> kFields<Plan>{
     field("cluster_hash", &Plan::cluster_hash, read_hash),
     field("global_batch", &Plan::global_batch, whole_number(1), kRequired),
     loss_over(),
-    field("survive", &Plan::survive, whole_number(0, 1)),
+    field("tolerate_node_loss", &Plan::tolerate_node_loss, whole_number(0, 1)),
     field("bound", &Plan::bound, read_bound),
     field("parts", &Plan::parts, read_all<read_part>),
     field("owners", &Plan::owners, read_owners),

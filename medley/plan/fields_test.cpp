@@ -46,7 +46,7 @@ std::string minimal() {
      "stages": [{"mesh": {"devices": ["a/0/0", "a/0/1"]}}]}]})";
 }
 
-TEST(ParsePlan, WhatIsPrintedParsesBackEqual) {
+TEST(ParsePlan, PrintedTextParsesBackEqual) {
   for (const char* file : kFiles) {
     const Plan plan = parse_plan(read(file), file);
     EXPECT_EQ(parse_plan(print(plan), file), plan) << file;
@@ -104,16 +104,16 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
        R"("shape": "x", "devices")",
        R"(p.json: pipelines[0].stages[0].mesh.shape: found "x", expected a list)"},
       {"\"mesh\"",
-       R"("states": {"h.*": "S[0]"}, "mesh")",
-       "p.json: pipelines[0].stages[0].states[\"h.*\"]: found \"S[0]\", expected " +
-           std::string(kStateForms)},
+       R"("placements": {"h.*": "S[0]"}, "mesh")",
+       "p.json: pipelines[0].stages[0].placements[\"h.*\"]: found \"S[0]\", expected " +
+           std::string(kPlacementForms)},
       {"\"mesh\"",
        R"("recompute": "some", "mesh")",
        R"(p.json: pipelines[0].stages[0].recompute: found "some", expected "none" or "all" or "blocks")"},
       {"\"stages\"",
        R"("stage": 1, "stages")",
        R"(p.json: pipelines[0]: found unknown key "stage", expected one of "schedule", )"
-       R"("in_flight", "late_weights", "at_once", "microbatches", "stages")"},
+       R"("in_flight", "deferred_weights", "interleave", "microbatches", "stages")"},
       {"\"pipelines\"",
        R"("parts": [{"name": "a"}], "pipelines")",
        R"(p.json: parts[0]: found {"name":"a"}, expected one of "lengths" and "shares")"},
@@ -129,7 +129,7 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
     EXPECT_EQ(refusal(replaced(minimal(), each.from, each.to)), each.sentence);
 }
 
-TEST(ParsePlan, WhatIsNoJsonSaysWhere) {
+TEST(ParsePlan, InvalidJsonIsLocated) {
   EXPECT_THAT(refusal("{\n\"format\": }"),
               ::testing::AllOf(::testing::StartsWith("p.json: line 2, column 11"),
                                ::testing::EndsWith("expected JSON")));

@@ -44,11 +44,11 @@ struct Stage {
   // Shares in which later stages divide the rows of a micro-batch over the first axis. Empty: every
   // device has all rows. The first stage uses its micro-batches' lengths.
   std::vector<double> rows;
-  Choices states;   // parameters and buffers in storage
-  Choices batch;    // batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
-                    // else "R"
-  Choices ops;      // choices of ops
-  Choices updates;  // optimizer, by parameter; absent: as the parameter
+  Choices placements;  // parameters and buffers in storage
+  Choices batch;       // batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
+                       // else "R"
+  Choices ops;         // choices of ops
+  Choices updates;     // optimizer, by parameter; absent: as the parameter
   std::string recompute = "none";  // one of kRecompute
   bool operator==(const Stage&) const = default;
 };
@@ -94,7 +94,7 @@ struct Plan {
   // [device type] dtype that replaces bf16. Absent: as in the cluster.
   std::map<std::string, DType> bf16_as{};
   std::optional<StepBound> bound{};  // absent: unknown
-  int survive = 0;                   // number of nodes that may be lost without losing state
+  int tolerate_node_loss = 0;        // number of nodes that may be lost without losing state
   bool operator==(const Plan&) const = default;
 };
 

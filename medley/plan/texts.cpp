@@ -51,9 +51,9 @@ std::optional<Factored> parse_factored(std::string_view text) {
   return Factored{text.substr(0, dot), *factor};
 }
 
-std::optional<StateText> parse_one_state(std::string_view text) {
-  if (text == "R") return StateText{};
-  if (text == "P") return StateText{.kind = StateText::Kind::kPartialSum, .part = {}};
+std::optional<PlacementText> parse_one_placement(std::string_view text) {
+  if (text == "R") return PlacementText{};
+  if (text == "P") return PlacementText{.kind = PlacementText::Kind::kPartialSum, .part = {}};
   if (!text.starts_with("S(") || !text.ends_with(")")) return std::nullopt;
   const auto pieces = split(text.substr(2, text.size() - 3), ", ");
   if (pieces.size() != 2 || !is_part_name(pieces[1])) return std::nullopt;
@@ -61,7 +61,8 @@ std::optional<StateText> parse_one_state(std::string_view text) {
   if (!position) return std::nullopt;
   const auto dim = parse_index(position->name);
   if (!dim) return std::nullopt;
-  return StateText{StateText::Kind::kSharded, *dim, position->factor, std::string(pieces[1])};
+  return PlacementText{
+      PlacementText::Kind::kSharded, *dim, position->factor, std::string(pieces[1])};
 }
 
 std::optional<ChoiceText> parse_linear(std::string_view group) {
@@ -111,17 +112,17 @@ std::string print_factored(std::string_view name, int factor) {
   return factor == 0 ? std::string(name) : fmt::format("{}.{}", name, factor);
 }
 
-std::string print_one(const StateText& state) {
-  switch (state.kind) {
-    case StateText::Kind::kReplicated:
+std::string print_one(const PlacementText& placement) {
+  switch (placement.kind) {
+    case PlacementText::Kind::kReplicated:
       return "R";
-    case StateText::Kind::kPartialSum:
+    case PlacementText::Kind::kPartialSum:
       return "P";
-    case StateText::Kind::kSharded:
+    case PlacementText::Kind::kSharded:
       break;
   }
   return fmt::format(
-      "S({}, {})", print_factored(std::to_string(state.dim), state.factor), state.part);
+      "S({}, {})", print_factored(std::to_string(placement.dim), placement.factor), placement.part);
 }
 
 std::string print_one(const ChoiceText& choice) {
@@ -158,15 +159,15 @@ bool is_part_name(std::string_view text) {
          });
 }
 
-std::optional<std::vector<StateText>> parse_state_text(std::string_view text) {
-  return parse_axes<StateText>(text, parse_one_state);
+std::optional<std::vector<PlacementText>> parse_placement_text(std::string_view text) {
+  return parse_axes<PlacementText>(text, parse_one_placement);
 }
 
 std::optional<std::vector<ChoiceText>> parse_choice_text(std::string_view text) {
   return parse_axes<ChoiceText>(text, parse_one_choice);
 }
 
-std::string print(const std::vector<StateText>& state) { return print_axes(state); }
+std::string print(const std::vector<PlacementText>& placement) { return print_axes(placement); }
 std::string print(const std::vector<ChoiceText>& choice) { return print_axes(choice); }
 
 }  // namespace medley

@@ -13,13 +13,13 @@ namespace medley {
 
 // "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)"; the default factor is 0, the leading
 // one.
-struct StateText {
+struct PlacementText {
   enum class Kind : uint8_t { kReplicated, kPartialSum, kSharded };
   Kind kind = Kind::kReplicated;
   int dim = 0;
   int factor = 0;
   std::string part;  // for kSharded
-  bool operator==(const StateText&) const = default;
+  bool operator==(const PlacementText&) const = default;
 };
 
 // "replicate": every device computes the whole op. "linear {0}", "linear {0+1}": partial sums pass
@@ -37,10 +37,10 @@ struct ChoiceText {
 };
 
 // Return one entry per axis; nullopt for another spelling.
-std::optional<std::vector<StateText>> parse_state_text(std::string_view text);
+std::optional<std::vector<PlacementText>> parse_placement_text(std::string_view text);
 std::optional<std::vector<ChoiceText>> parse_choice_text(std::string_view text);
 // Print a text that parses back equal.
-std::string print(const std::vector<StateText>& state);
+std::string print(const std::vector<PlacementText>& placement);
 std::string print(const std::vector<ChoiceText>& choice);
 
 // Returns whether `text` is a letter or "_", then letters, digits, "_" and "-", and not "x", the
@@ -48,7 +48,7 @@ std::string print(const std::vector<ChoiceText>& choice);
 bool is_part_name(std::string_view text);
 
 // Expected forms, for error messages.
-inline constexpr std::string_view kStateForms =
+inline constexpr std::string_view kPlacementForms =
     "\"R\", \"P\", \"S(<dim>, <part>)\" or \"S(<dim>.<factor>, <part>)\" for each axis, joined by "
     "\" x \"";
 inline constexpr std::string_view kChoiceForms =

@@ -8,15 +8,15 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(StateText, PrintsWhatItParsed) {
+TEST(PlacementText, PrintsWhatItParsed) {
   for (const char* text : {"R", "P", "S(0, rows)", "S(1.2, heads)", "R x S(0, a-b)", "P x R x R"})
-    EXPECT_EQ(print(parse_state_text(text).value()), text);
-  EXPECT_THAT(parse_state_text("S(1.2, heads)").value(),
-              ElementsAre(StateText{StateText::Kind::kSharded, 1, 2, "heads"}));
-  EXPECT_EQ(print(parse_state_text("S(1.0, heads)").value()), "S(1, heads)");
+    EXPECT_EQ(print(parse_placement_text(text).value()), text);
+  EXPECT_THAT(parse_placement_text("S(1.2, heads)").value(),
+              ElementsAre(PlacementText{PlacementText::Kind::kSharded, 1, 2, "heads"}));
+  EXPECT_EQ(print(parse_placement_text("S(1.0, heads)").value()), "S(1, heads)");
 }
 
-TEST(StateText, NothingElseIsAState) {
+TEST(PlacementText, OtherTextsAreNoPlacement) {
   for (const char* text : {"",
                            "r",
                            "R ",
@@ -34,7 +34,7 @@ TEST(StateText, NothingElseIsAState) {
                            "S(0, x)",
                            "S(99999999999, a)",
                            "S(0, a) "})
-    EXPECT_FALSE(parse_state_text(text)) << text;
+    EXPECT_FALSE(parse_placement_text(text)) << text;
 }
 
 TEST(ChoiceText, PrintsWhatItParsed) {
@@ -53,7 +53,7 @@ TEST(ChoiceText, PrintsWhatItParsed) {
     EXPECT_EQ(print(parse_choice_text(text).value()), text);
 }
 
-TEST(ChoiceText, NothingElseIsAChoice) {
+TEST(ChoiceText, OtherTextsAreNoChoice) {
   for (const char* text : {"",
                            "replicated",
                            "linear",

@@ -299,9 +299,9 @@ class TextCheck {
   }
 
   void run() const {
-    check_states("states", stage_->states, {InputKind::kParameter, InputKind::kBuffer});
-    check_states("updates", stage_->updates, {InputKind::kParameter});
-    check_states("batch", stage_->batch, {InputKind::kBatch});
+    check_placements("placements", stage_->placements, {InputKind::kParameter, InputKind::kBuffer});
+    check_placements("updates", stage_->updates, {InputKind::kParameter});
+    check_placements("batch", stage_->batch, {InputKind::kBatch});
     for (const auto& [key, text] : stage_->ops) check_op(key, text);
   }
 
@@ -362,9 +362,9 @@ class TextCheck {
           fmt::format("a part for {}, the size of axis \"{}\"", devices, stage_->mesh.axes[axis]));
   }
 
-  void check_states(const char* field,
-                    const Choices& choices,
-                    const std::vector<InputKind>& kinds) const {
+  void check_placements(const char* field,
+                        const Choices& choices,
+                        const std::vector<InputKind>& kinds) const {
     std::set<std::string> unmatched;
     for (const auto& [key, text] : choices) unmatched.insert(key);
     std::vector<std::string> names;
@@ -374,7 +374,7 @@ class TextCheck {
       names.push_back(input.name);
       std::erase_if(unmatched, [&](const std::string& key) { return matches(key, input.name); });
       if (const auto* entry = finder.find_entry(input.name))
-        check_state(place_of(field, entry->first), entry->second, input);
+        check_placement(place_of(field, entry->first), entry->second, input);
     }
     if (unmatched.empty()) return;
     const std::string& key = *unmatched.begin();
@@ -390,23 +390,25 @@ class TextCheck {
                        suggestion(key, names)));
   }
 
-  void check_state(const std::string& place, const std::string& text, const Input& input) const {
-    const auto axes = parse_state_text(text);
-    if (!axes) refuse(place, quoted(text), std::string(kStateForms));
+  void check_placement(const std::string& place,
+                       const std::string& text,
+                       const Input& input) const {
+    const auto axes = parse_placement_text(text);
+    if (!axes) refuse(place, quoted(text), std::string(kPlacementForms));
     check_axes(axes->size(), place, text);
     const auto& shape = graph_.values[at(input.value)].type.shape;
     for (size_t axis = 0; axis < axes->size(); ++axis) {
-      const StateText& state = (*axes)[axis];
-      if (state.kind == StateText::Kind::kReplicated) continue;
-      if (state.kind == StateText::Kind::kPartialSum)
+      const PlacementText& placement = (*axes)[axis];
+      if (placement.kind == PlacementText::Kind::kReplicated) continue;
+      if (placement.kind == PlacementText::Kind::kPartialSum)
         refuse(place, quoted(text), "\"R\" or \"S(...)\": nothing is stored as a partial sum");
-      check_part(state.part, axis, place, text);
-      const auto dim = at(state.dim);
+      check_part(placement.part, axis, place, text);
+      const auto dim = at(placement.dim);
       if (dim >= shape.size())
         refuse(place,
                quoted(text),
                fmt::format("a dim below {}, the rank of \"{}\"", shape.size(), input.name));
-      check_dim(place, text, input, shape[dim], state);
+      check_dim(place, text, input, shape[dim], placement);
     }
   }
 
@@ -414,21 +416,23 @@ class TextCheck {
                  const std::string& text,
                  const Input& input,
                  const Size& size,
-                 const StateText& state) const {
-    if (state.part == kRows && size.is_constant())
+                 const PlacementText& placement) const {
+    if (placement.part == kRows && size.is_constant())
       refuse(place,
              quoted(text),
-             fmt::format(
-                 "another part: dim {} of \"{}\" has no rows of the batch", state.dim, input.name));
-    const auto part = parts_.find(state.part);
+             fmt::format("another part: dim {} of \"{}\" has no rows of the batch",
+                         placement.dim,
+                         input.name));
+    const auto part = parts_.find(placement.part);
     if (part == parts_.end() || part->second->lengths.empty() || !size.is_constant()) return;
     const int64_t sum = sum_of(part->second->lengths);
     if (sum == 0 || size.coefficient % sum != 0)
-      refuse(
-          place,
-          fmt::format("{}, whose lengths add up to {}", quoted(text), sum),
-          fmt::format(
-              "a sum that divides dim {} of \"{}\", {}", state.dim, input.name, size.coefficient));
+      refuse(place,
+             fmt::format("{}, whose lengths add up to {}", quoted(text), sum),
+             fmt::format("a sum that divides dim {} of \"{}\", {}",
+                         placement.dim,
+                         input.name,
+                         size.coefficient));
   }
 
   const Plan& plan_;

@@ -35,7 +35,7 @@ class VerifyPlan : public ::testing::Test {
     pipeline.microbatches = {{6, {6, 0}}, {2, {1, 1}}};
     pipeline.stages = {{.mesh = {{"data"}, {2}, {"fast/0/0", "fast/0/2"}},
                         .first = "",
-                        .states = {{"fc1.*", "S(0, hidden)"}, {"fc2.weight", "R"}},
+                        .placements = {{"fc1.*", "S(0, hidden)"}, {"fc2.weight", "R"}},
                         .batch = {{"x", "S(0, rows)"}},
                         .ops = {{"fc2/addmm#0", "k hidden"}},
                         .updates = {{"*", "S(0, speed)"}}}};
@@ -153,8 +153,9 @@ TEST_F(VerifyPlan, EveryPipelineIsVerified) {
                 p.in_flight = {2, 1};
               }),
               StartsWith("pipelines[1].in_flight: found 2 counts, expected 1"));
-  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].states["fc9"] = "R"; }),
-              StartsWith("pipelines[1].stages[0].states[\"fc9\"]: found a name that the graph"));
+  EXPECT_THAT(
+      refusal_of_second([](Pipeline& p) { p.stages[0].placements["fc9"] = "R"; }),
+      StartsWith("pipelines[1].stages[0].placements[\"fc9\"]: found a name that the graph"));
   // Only one pipeline has rows.
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].batch["x"] = "S(0, rows)"; }),
               StartsWith("pipelines[1].stages[0].batch[\"x\"]: found \"S(0, rows)\", expected "
@@ -200,18 +201,18 @@ TEST_F(VerifyPlan, OwnersAreOfPipelines) {
 }
 
 TEST_F(VerifyPlan, TextsOfTwoAxesAreJoined) {
-  const auto two_axes = [](const std::string& state) {
-    return [state](Stage& s) {
+  const auto two_axes = [](const std::string& placement) {
+    return [placement](Stage& s) {
       s.mesh.shape = {2, 1};
       s.mesh.axes = {"data", "model"};
       s.ops.clear();
       s.updates.clear();
       s.batch.clear();
-      s.states = {{"fc2.weight", state}};
+      s.placements = {{"fc2.weight", placement}};
     };
   };
   EXPECT_EQ(refusal_of_stage(two_axes("R x S(0, even)")), "accepted");
-  const std::string place = "pipelines[0].stages[0].states[\"fc2.weight\"]: found ";
+  const std::string place = "pipelines[0].stages[0].placements[\"fc2.weight\"]: found ";
   EXPECT_EQ(refusal_of_stage(two_axes("R")),
             place + "\"R\", which is for 1 axes, expected 2, as the mesh has");
   EXPECT_EQ(refusal_of_stage(two_axes("R x S(0, rows)")),
@@ -260,14 +261,14 @@ TEST_F(VerifyPlan, Stages) {
               StartsWith("pipelines[0].in_flight: found [1, 2], expected positive counts"));
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.in_flight = {2}; }),
               StartsWith("pipelines[0].in_flight: found 1 counts, expected 2"));
-  EXPECT_EQ(refusal_of_second([](Pipeline& p) { p.late_weights = {0, 2}; }), "accepted");
-  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.late_weights = {0}; }),
-              StartsWith("pipelines[0].late_weights: found 1 counts, expected 2"));
+  EXPECT_EQ(refusal_of_second([](Pipeline& p) { p.deferred_weights = {0, 2}; }), "accepted");
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.deferred_weights = {0}; }),
+              StartsWith("pipelines[0].deferred_weights: found 1 counts, expected 2"));
   EXPECT_THAT(
       refusal_of_second([](Pipeline& p) {
-        p.late_weights = {1, 2};
+        p.deferred_weights = {1, 2};
       }),
-      StartsWith("pipelines[0].late_weights: found [1, 2], expected 0 for the first stage"));
+      StartsWith("pipelines[0].deferred_weights: found [1, 2], expected 0 for the first stage"));
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[1].batch["*"] = "S(0, rows)"; }),
               HasSubstr("another part, or \"rows\" in the stage"));
 }
@@ -285,24 +286,26 @@ TEST_F(VerifyPlan, Parts) {
                 p.parts[1].shares = {1, 1e-300};
               }),
               StartsWith("parts[1].shares: found 1e-300"));
-  EXPECT_EQ(refusal([](Plan& p) {
-              p.parts[0].lengths = {8, 8, 16};
-            }),
-            "pipelines[0].stages[0].states[\"fc1.*\"]: found \"S(0, hidden)\", whose part is for 3 "
-            "devices, expected a part for 2, the size of axis \"data\"");
+  EXPECT_EQ(
+      refusal([](Plan& p) {
+        p.parts[0].lengths = {8, 8, 16};
+      }),
+      "pipelines[0].stages[0].placements[\"fc1.*\"]: found \"S(0, hidden)\", whose part is for 3 "
+      "devices, expected a part for 2, the size of axis \"data\"");
   EXPECT_EQ(
       refusal([](Plan& p) {
         p.parts[0].lengths = {24, 9};
       }),
-      "pipelines[0].stages[0].states[\"fc1.*\"]: found \"S(0, hidden)\", whose lengths add up "
+      "pipelines[0].stages[0].placements[\"fc1.*\"]: found \"S(0, hidden)\", whose lengths add up "
       "to 33, expected a sum that divides dim 0 of \"fc1.weight\", 32");
 }
 
 TEST_F(VerifyPlan, NamesThatMatchNothing) {
-  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.states["fc2.wieght"] = "R"; }),
-            "pipelines[0].stages[0].states[\"fc2.wieght\"]: found a name that the graph does not "
-            "have, expected the name of a parameter or buffer of graph \"mlp\", such as "
-            "\"fc2.weight\"; tied weights have one name");
+  EXPECT_EQ(
+      refusal_of_stage([](Stage& s) { s.placements["fc2.wieght"] = "R"; }),
+      "pipelines[0].stages[0].placements[\"fc2.wieght\"]: found a name that the graph does not "
+      "have, expected the name of a parameter or buffer of graph \"mlp\", such as "
+      "\"fc2.weight\"; tied weights have one name");
   EXPECT_THAT(refusal_of_stage([](Stage& s) { s.updates["fc3.*"] = "R"; }),
               HasSubstr("found a pattern that matches nothing, expected the name of a parameter"));
   EXPECT_THAT(refusal_of_stage([](Stage& s) { s.batch["z"] = "R"; }),
@@ -310,19 +313,20 @@ TEST_F(VerifyPlan, NamesThatMatchNothing) {
 }
 
 TEST_F(VerifyPlan, Texts) {
-  const auto states = [&](const char* text) {
-    return refusal_of_stage([&](Stage& s) { s.states["fc1.weight"] = text; });
+  const auto placements = [&](const char* text) {
+    return refusal_of_stage([&](Stage& s) { s.placements["fc1.weight"] = text; });
   };
-  const std::string place = "pipelines[0].stages[0].states[\"fc1.weight\"]: found ";
-  EXPECT_THAT(states("S[0]"), StartsWith(place + "\"S[0]\", expected \"R\", \"P\""));
-  EXPECT_EQ(states("R x R"), place + "\"R x R\", which is for 2 axes, expected 1, as the mesh has");
-  EXPECT_EQ(states("P"),
+  const std::string place = "pipelines[0].stages[0].placements[\"fc1.weight\"]: found ";
+  EXPECT_THAT(placements("S[0]"), StartsWith(place + "\"S[0]\", expected \"R\", \"P\""));
+  EXPECT_EQ(placements("R x R"),
+            place + "\"R x R\", which is for 2 axes, expected 1, as the mesh has");
+  EXPECT_EQ(placements("P"),
             place + "\"P\", expected \"R\" or \"S(...)\": nothing is stored as a partial sum");
-  EXPECT_EQ(states("S(2, hidden)"),
+  EXPECT_EQ(placements("S(2, hidden)"),
             place + "\"S(2, hidden)\", expected a dim below 2, the rank of \"fc1.weight\"");
-  EXPECT_EQ(states("S(0, hiden)"),
+  EXPECT_EQ(placements("S(0, hiden)"),
             place + "\"S(0, hiden)\", expected a part of the plan, such as \"hidden\"");
-  EXPECT_EQ(states("S(0, rows)"),
+  EXPECT_EQ(placements("S(0, rows)"),
             place +
                 "\"S(0, rows)\", expected another part: dim 0 of \"fc1.weight\" has no rows of "
                 "the batch");

@@ -18,13 +18,13 @@
 namespace medley {
 namespace {
 
-constexpr int kOfEachCount = 2;  // chains per number of micro-batches
-constexpr int kMostPriced = 12;  // candidates synthesised as wholes and simulated
-constexpr size_t kFew = 32;      // devices; up to this, stages may use two types
+constexpr int kOfEachCount = 2;     // chains per number of micro-batches
+constexpr int kMostPriced = 12;     // candidates synthesised as wholes and simulated
+constexpr size_t kFewDevices = 32;  // devices; up to this, stages may use two types
 // Optimality gaps of chain searches. Chains are compared by sums over layers, which are less exact.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
-constexpr double kRoughGap = 0.1;  // for searches used only for pruning
-constexpr size_t kMany = 256;      // devices; above it, closer searches take seconds
+constexpr double kPruningGap = 0.1;  // for searches used only for pruning
+constexpr size_t kMany = 256;        // devices; above it, closer searches take seconds
 constexpr size_t kSteps = 2 + kMostPriced;
 constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 // Percent of a step. Both ends use one pool, with others between, if they exchange sooner by this.
@@ -80,7 +80,7 @@ class Harp {
         all.push_back(candidate_of(plan));
     std::erase_if(all, [&](const PlanCandidate& each) { return cannot_win(places_, each); });
     if (all.empty()) return none_is_faster();
-    report(request_, "harp: stages as wholes", 2, kSteps);
+    report(request_, "harp: stages as exact_stages", 2, kSteps);
     candidates_.add(all);
     move_cuts();
     candidates_.choose(kMostPriced, [&](int candidate) {
@@ -224,7 +224,7 @@ class Harp {
     request.last_pool = last;
     if (const auto slow = this->slow()) request.below = *slow;
     request.least_gain = fastest_ ? *fastest_ * kMatters / 100 : kLongest;
-    if (limits.closer == Nanoseconds{}) request.gap = kRoughGap;
+    if (limits.closer == Nanoseconds{}) request.gap = kPruningGap;
     std::vector<PipelinePlan> plans = plans_of(request).plans;
     if (limits.closer > Nanoseconds{} && last < 0) {
       // Excluded stages appear in no faster step.
@@ -381,7 +381,7 @@ std::vector<DevicePool> with_mixed(std::vector<DevicePool> pools,
 // Searches faster plans with stages on devices of two pools, then of three and more.
 Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best) {
   const std::vector<int> devices = devices_of(request);
-  if (pools.size() < 2 || devices.size() > kFew) return best;
+  if (pools.size() < 2 || devices.size() > kFewDevices) return best;
   std::map<int, double> speeds;
   const std::vector<double> shares = speeds_of(request, devices);
   for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
@@ -412,7 +412,7 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
 }  // namespace
 
 Outcome harp(const Request& asked) {
-  if (std::optional<Infeasible> no = rows_meet(asked)) return std::move(*no);
+  if (std::optional<Infeasible> no = refuse_cross_sample(asked)) return std::move(*no);
   Request request = asked;
   std::map<int, std::shared_ptr<StageSynthesis>> stages;  // shared by all searches
   if (!request.cache.stages) request.cache.stages = &stages;

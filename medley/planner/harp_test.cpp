@@ -385,7 +385,7 @@ TEST_F(HarpTest, MegatronRecomputesWhereNothingElseFits) {
   EXPECT_LE(most(found), memory);
 }
 
-TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
+TEST_F(HarpTest, CrossSampleModelHasOneMicrobatch) {
   const Cluster cluster = two_pools(1, 1);
   const CostModel costs(cluster);
   GraphAnalysis analysis = analyse(graph, {});
@@ -474,7 +474,7 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
 }
 
 // Blocks are equal except for names: the solution of one is reused for the other.
-TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
+TEST_F(HarpTest, EqualStagesAreSolvedOnce) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);
   const GraphAnalysis analysis = analyse(graph, {});

@@ -47,7 +47,7 @@ class LeftOutCandidates : public ::testing::Test {
             .global_batch = 64,
             .devices = {},
             .optimizer = {},
-            .besides = [=](const Program& program, Nanoseconds) -> Nanoseconds {
+            .extra_cost = [=](const Program& program, Nanoseconds) -> Nanoseconds {
               if (fails(program)) throw Error(blame, "an op that no rule fits");
               return {};
             },
@@ -106,7 +106,7 @@ TEST_F(LeftOutCandidates, HapTakesAnotherDivision) {
 }
 
 // Each reason appears once, not once per strategy.
-TEST_F(LeftOutCandidates, WhereNothingIsLeftTheReasonIsTheirs) {
+TEST_F(LeftOutCandidates, NoCandidateLeftGivesTheirReason) {
   for (const char* strategy : {"auto", "harp", "megatron", "autohet"}) {
     const Outcome found = plan(request(strategy, is_any));
     ASSERT_TRUE(std::holds_alternative<Infeasible>(found)) << strategy;

@@ -129,7 +129,7 @@ class LeastMemory {
 }  // namespace
 
 Outcome megatron(const Request& request) {
-  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+  if (std::optional<Infeasible> no = refuse_cross_sample(request)) return std::move(*no);
   const std::vector<int> devices = devices_of(request);
   const int all = static_cast<int>(devices.size());
   const std::vector<DevicePool> pools{{devices, all, false}};
@@ -185,10 +185,11 @@ Outcome megatron(const Request& request) {
     candidates.add_recomputing(std::move(grids));
   }
   if (candidates.timed().empty() && least_lacking)
-    return Infeasible{fmt::format(
-        "no grid of equal stages has room for its parameters, their gradients and optimizer state: "
-        "a device lacks {} of it at least",
-        to_string(Bytes{static_cast<int64_t>(*least_lacking)}))};
+    return Infeasible{
+        fmt::format("no grid of equal stages has memory for its parameters, their gradients and "
+                    "optimizer state: "
+                    "a device lacks {} of it at least",
+                    to_string(Bytes{static_cast<int64_t>(*least_lacking)}))};
   candidates.choose(kMostSimulated, [&](int candidate) {
     report(request,
            "megatron: simulating",

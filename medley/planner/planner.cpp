@@ -19,7 +19,7 @@
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
-#include "medley/planner/survive.h"
+#include "medley/planner/node_loss.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/spmd.h"
@@ -127,7 +127,7 @@ class Auto {
     one.cache.outcomes = &known;
     Outcome answer = Infeasible{};
     const auto others = [&] { ask_from(i + 1); };
-    for_each_beside(others, 1, [&](size_t, const std::atomic<bool>& left_out) {
+    for_each_in_parallel_with(others, 1, [&](size_t, const std::atomic<bool>& left_out) {
       one.listener.progress = [&](std::string_view, size_t, size_t) {
         if (left_out) throw NobodyWaits();
       };
@@ -171,10 +171,10 @@ class Auto {
   bool is_slow(const DevicePool& pool) const {
     const double room =
         request_.cluster.kind(pool.devices[0]).memory_bytes * static_cast<double>(kSumsOff) / 100;
-    return pool.alike && is_slow({pool.devices},
-                                 microbatch_counts(request_),
-                                 Bytes{static_cast<int64_t>(room)},
-                                 best_time_);
+    return pool.uniform && is_slow({pool.devices},
+                                   microbatch_counts(request_),
+                                   Bytes{static_cast<int64_t>(room)},
+                                   best_time_);
   }
 
   // Like is_slow(), for a mesh of all devices with any memory. Overlap of messages and compute
@@ -321,7 +321,7 @@ const std::vector<Strategy>& strategies() {
        megatron,
        work_bound},
       {"autohet",
-       "several pipelines that are not alike, each with its share of the rows",
+       "several unequal pipelines, each with its share of the rows",
        AskedByAuto::kLast,
        autohet,
        work_bound},
@@ -336,8 +336,8 @@ void check(const Request& request) {
     refuse("microbatches",
            request.microbatches,
            fmt::format("1 to {}, the global batch", request.global_batch));
-  if (request.survive < 0 || request.survive > 1)
-    refuse("survive", request.survive, "0 or 1, the nodes that may be lost");
+  if (request.tolerate_node_loss < 0 || request.tolerate_node_loss > 1)
+    refuse("tolerate_node_loss", request.tolerate_node_loss, "0 or 1, the nodes that may be lost");
   if (request.loss_over_microbatches && request.microbatches == 0)
     refuse(
         "loss over microbatches", "no number of micro-batches", "one, which the loss depends on");
@@ -377,9 +377,9 @@ Outcome plan(const Request& request) {
     if (!analysis) asked.cache.analysis = &analysis.emplace(*request.cache.analysis);
     analysis->coupling.clear();  // cross-sample dependence only within a micro-batch
   }
-  if (request.survive > 0)
-    asked.besides = [&](const Program& program, Nanoseconds step) {
-      return survival(program, request.cluster, step).costs();
+  if (request.tolerate_node_loss > 0)
+    asked.extra_cost = [&](const Program& program, Nanoseconds step) {
+      return replication_cost(program, request.cluster, step).costs();
     };
   std::mutex several;
   std::set<std::string> left_out;
@@ -393,10 +393,10 @@ Outcome plan(const Request& request) {
     if (found && request.listener.left_out) request.listener.left_out(why);
   if (found) found->loss_over_microbatches = request.loss_over_microbatches;
   if (found) note_types(*found, request.graph, request.cluster);
-  if (found && request.survive > 0) {
-    found->survive = request.survive;
-    const Survival needs = survival(lower(asked, *found), request.cluster, {1});
-    if (needs.without > 0) return Infeasible{cannot_survive(needs)};
+  if (found && request.tolerate_node_loss > 0) {
+    found->tolerate_node_loss = request.tolerate_node_loss;
+    const ReplicationCost needs = replication_cost(lower(asked, *found), request.cluster, {1});
+    if (needs.without > 0) return Infeasible{cannot_tolerate_node_loss(needs)};
   }
   return outcome;
 }

@@ -164,7 +164,7 @@ TEST_F(Planner, PlansSayNoMoreThanRows) {
     const Plan found = planned(request(std::string(strategy.name), 60));
     const Stage& stage = found.pipelines.at(0).stages.at(0);
     if (strategy.name.starts_with("data-parallel"))
-      EXPECT_TRUE(found.parts.empty() && stage.states.empty() && stage.batch.empty() &&
+      EXPECT_TRUE(found.parts.empty() && stage.placements.empty() && stage.batch.empty() &&
                   stage.ops.empty() && stage.updates.empty());
     EXPECT_EQ(found.graph_hash, hash(graph));
     EXPECT_EQ(found.cluster_hash, hash(cluster));
@@ -189,7 +189,7 @@ TEST_F(Planner, OnlyTheDevicesAsked) {
 }
 
 // A quarter of a wide layer does not fit on devices with little memory.
-TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
+TEST_F(Planner, ShortUnequalMemoryShardsParameters) {
   std::string text = LocalFiles().read("tests/data/mlp.graph");
   const auto widen = [&](const std::string& from, const std::string& to) {
     for (size_t i = text.find(from); i != std::string::npos; i = text.find(from, i + to.size()))
@@ -243,7 +243,7 @@ TEST_F(Planner, MemoryDecidesTheMicrobatches) {
               AllOf(HasSubstr("fast/0/0 (whole) needs "), HasSubstr("and has 39.1 KiB")));
 }
 
-TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
+TEST_F(Planner, MisfitNamesWhatDoesNotFit) {
   cluster = two_and_two(2e3);
   const Outcome outcome = plan(request("auto", 16));
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
@@ -334,7 +334,7 @@ TEST_F(Planner, ManyPoolsThatDifferInTheirNamesOnlyArePlannedAsOne) {
 }
 
 // An interrupt raised by the progress callback.
-TEST_F(Planner, WhatProgressThrowsEndsIt) {
+TEST_F(Planner, ExceptionOfProgressEndsPlanning) {
   struct Interrupted {};
   for (const std::string strategy : {"auto", "hap", "hap-even", "harp", "megatron"}) {
     Request asked = request(strategy, 64);
@@ -353,7 +353,7 @@ TEST_F(Planner, WhatProgressThrowsEndsIt) {
   }
 }
 
-TEST(CutIntoMicrobatches, NoneIsEmptyAndAllRowsAreThere) {
+TEST(CutIntoMicrobatches, CoversAllRowsWithoutEmptyOnes) {
   for (const std::vector<int64_t>& rows :
        {std::vector<int64_t>{1, 1, 1}, {7, 0, 2}, {5, 4, 3}, {12}}) {
     const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});

@@ -109,8 +109,8 @@ class Preparer {
       found.ops.insert(producer);
       const std::vector<ValueId> values = operands(op);
       for (size_t i = 0; i < values.size(); ++i) {
-        if (const auto weight = sums_.find(values[i]); is_weight(op, i) && weight != sums_.end())
-          found.prologue = std::max(found.prologue, weight->second.prologue + 1);
+        if (const auto sum = sums_.find(values[i]); normalises(op, i) && sum != sums_.end())
+          found.prologue = std::max(found.prologue, sum->second.prologue + 1);
         else if (values[i] != kNone && seen.insert(values[i]).second)
           stack.push_back(values[i]);
       }
@@ -118,7 +118,7 @@ class Preparer {
     return found;
   }
 
-  static bool is_weight(const Op& op, size_t operand) { return operand == 1 && is_mean_loss(op); }
+  static bool normalises(const Op& op, size_t operand) { return operand == 1 && is_mean_loss(op); }
 
   // Returns the sum for the operand of a kStepSum.
   const Summed& sum_of(const Op& op) const { return sums_.at(operands(op)[0]); }
@@ -151,11 +151,11 @@ class Preparer {
       for (const auto& [value, sum] : sums_) {
         if (sum.prologue != prologue) continue;
         const ValueId term = clones.contains(value) ? clones.at(value) : value;
-        const size_t number = prepared_.weights.size();
+        const size_t number = prepared_.normalisers.size();
         totals_[value] =
-            accumulate(term, static_cast<Phase>(prologue), fmt::format("weight.{}", number));
-        prepared_.roles.back() = {OpRole::Kind::kWeight, static_cast<int32_t>(number)};
-        prepared_.weights.push_back(name_of(value));
+            accumulate(term, static_cast<Phase>(prologue), fmt::format("normaliser.{}", number));
+        prepared_.roles.back() = {OpRole::Kind::kNormaliser, static_cast<int32_t>(number)};
+        prepared_.normalisers.push_back(name_of(value));
       }
     }
     for (const Op& op : source_.ops)
@@ -172,7 +172,7 @@ class Preparer {
     op.phase = phase;
     for_each_operand(op, [&](ValueId& value) {
       const OpId producer = source_.values[at(value)].producer;
-      if (is_weight(op, 1) && value == values[1] && totals_.contains(value))
+      if (normalises(op, 1) && value == values[1] && totals_.contains(value))
         value = totals_.at(value);
       else if (auto found = clones.find(value); found != clones.end())
         value = found->second;
@@ -572,7 +572,7 @@ class Preparer {
 
 const std::string* parameter_of(const Prepared& prepared, OpId op) {
   const OpRole& role = prepared.roles[at(op)];
-  if (role.kind == OpRole::Kind::kWeight || role.of == kNone) return nullptr;
+  if (role.kind == OpRole::Kind::kNormaliser || role.of == kNone) return nullptr;
   return &prepared.graph.inputs[at(role.of)].name;
 }
 

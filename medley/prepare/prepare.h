@@ -25,10 +25,10 @@ struct UpdatedParameters {
 
 // The part of an op in a step. kModel: in the given graph, or its accumulation. Others are added.
 struct OpRole {
-  enum class Kind : uint8_t { kModel, kWeight, kNorm, kNormSum, kUpdate, kAverage };
+  enum class Kind : uint8_t { kModel, kNormaliser, kNorm, kNormSum, kUpdate, kAverage };
   Kind kind = Kind::kModel;
-  // kWeight: the index of its sum in Prepared::weights. kUpdate, kAverage and the kNorm that
-  // squares a gradient: the parameter's place among the inputs. Else kNone.
+  // kNormaliser: the index of its sum in Prepared::normalisers. kUpdate, kAverage and the kNorm
+  // that squares a gradient: the parameter's place among the inputs. Else kNone.
   int32_t of = kNone;
   bool recomputed = false;  // repeats a forward op, under its name (recompute.h)
   bool is_norm() const { return kind == Kind::kNorm || kind == Kind::kNormSum; }
@@ -42,7 +42,7 @@ struct Prepared {
   std::vector<std::string> names;
   std::vector<OpRole> roles;  // [op]
   ValueId gradient_norm = kNone;
-  std::vector<std::string> weights;  // names of the values that are summed over the step
+  std::vector<std::string> normalisers;  // names of the values that are summed over the step
   std::vector<size_t> blocks;  // recomputed: the positions of forward ops at which others begin
   UpdatedParameters updated;
   bool scales_loss = false;  // then the norm decides for all at once whether the step counts
@@ -75,7 +75,7 @@ struct StageContext {
 };
 // Prepares the graph of one stage. The norm is that of the gradients that count here. If other
 // stages store a parameter too, its gradient is this stage's part, or an input kReceived if it has
-// no part. Relays sum them (lower/relays.h).
+// no part. Gradient syncs sum them (lower/gradient_syncs.h).
 Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context);
 
 }  // namespace medley

@@ -27,7 +27,7 @@ symbols b
 output loss %8
 )";
 
-TEST(Prepare, NamesWhatAPrologueAndAPhaseBehindItBothDoApart) {
+TEST(Prepare, NamesOpsOfAPrologueAndALaterPhaseApart) {
   const Prepared prepared = prepare(parse_graph(kMeanOfSome, "mean.graph"), Optimizer{});
   EXPECT_THAT(prepared.names, IsSupersetOf({"prologue//relu#0", "/relu#0", "/sum#0", "/sum#1"}));
   EXPECT_THAT(prepared.names, Not(Contains("/exp#0")));  // no op reads it

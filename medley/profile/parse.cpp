@@ -148,9 +148,9 @@ void sort_unique(std::vector<Measurement>& all, std::string_view file, const Pla
 }
 
 void read_ops(const JsonPlace& at, Profile& profile) {
-  if (!at.json->is_object()) at.refuse("an object of lists by kind of device");
+  if (!at.json->is_object()) at.refuse("an object of lists by device type");
   for (const auto& [kind, list] : at.json->items()) {
-    if (kind.empty()) at.refuse("names of kinds of device");
+    if (kind.empty()) at.refuse("names of device types");
     for (const JsonPlace& each : read_list(at.member(kind)))
       profile.ops.push_back(read_op(each, kind));
   }
@@ -171,7 +171,7 @@ void read_collectives(const JsonPlace& at, Profile& profile) {
 }
 
 void read_overlaps(const JsonPlace& at, Profile& profile) {
-  if (!at.json->is_object()) at.refuse("an object of slowdowns by kind of device");
+  if (!at.json->is_object()) at.refuse("an object of slowdowns by device type");
   for (const auto& [kind, value] : at.json->items())  // sorted
     profile.overlaps.push_back(
         {kind, read_number(at.member(kind), 1, kMostSlowdown, "a slowdown from 1 to 1000")});

@@ -59,7 +59,7 @@ Cluster cluster_of(const std::vector<std::string>& kinds) {
 }
 
 // The file is written by print(), so it shows the printed form.
-TEST(Profile, WhatIsPrintedParsesBackEqual) {
+TEST(Profile, PrintedTextParsesBackEqual) {
   const Profile profile = parse_profile(read_file(), "p.json");
   EXPECT_EQ(print(profile), read_file());
   EXPECT_EQ(parse_profile(print(profile), "p.json"), profile);
@@ -205,7 +205,7 @@ TEST(Profile, TimesOfDifferentExecutorsDoNotMix) {
   }
 }
 
-TEST(Profile, OfOtherDevicesIsRefused) {
+TEST(Profile, OtherDevicesAreRefused) {
   const Profile profile{"null", {measurement("x", "a()", 1), measurement("y", "a()", 1)}, {}, {}};
   verify(profile, cluster_of({"x"}));
   verify(profile, cluster_of({"y", "x"}));
@@ -220,7 +220,7 @@ TEST(Profile, OfOtherDevicesIsRefused) {
 }
 
 // Ops are then priced by the cluster.
-TEST(Profile, OfLinksOnlyFitsWhereTheyAre) {
+TEST(Profile, LinkProfileFitsItsLinksOnly) {
   const Profile profile{
       "null", {}, {{"all_gather", "ring", {"pool-of-x/0/0", "pool-of-y/0/0"}, {8, 8}, {5}}}, {}};
   Cluster cluster = cluster_of({"x", "y"});

@@ -26,7 +26,7 @@ LoweredStage gathering(int microbatches) {
 
 LoweredStage woven(int microbatches) {
   LoweredStage stage = gathering(microbatches);
-  add_calls(stage, order_at_once(2, microbatches), microbatches);
+  add_calls(stage, order_interleaved(2, microbatches), microbatches);
   return stage;
 }
 
@@ -50,24 +50,24 @@ TEST(AddCalls, PartsTakeTurns) {
 const std::vector<Call> kWhole{
     {kForward, 0}, {kForward, 1}, {kBackward, 0}, {kBackwardLast, 1}, {kUpdate, 0}};
 
-TEST(AddCalls, OneAtOnceStaysAsItIs) {
+TEST(AddCalls, OneMicrobatchStaysAsItIs) {
   LoweredStage stage = gathering(2);
   add_calls(stage, order_calls({2}, 2)[0], 2);
   EXPECT_EQ(stage.calls, kWhole);
 }
 
 // A micro-batch leaves a buffer's value to the next one.
-TEST(AddCalls, WhatReplacesValuesStaysWhole) {
+TEST(AddCalls, CallThatReplacesValuesStaysWhole) {
   LoweredStage stage = gathering(2);
   stage.functions[0].assigns.push_back({1, 0});
-  add_calls(stage, order_at_once(2, 2), 2);
+  add_calls(stage, order_interleaved(2, 2), 2);
   EXPECT_EQ(stage.calls, kWhole);
 }
 
 // Without sends, no part precedes another.
 TEST(AddCalls, BackwardWithoutTransfersIsOnePart) {
   LoweredStage stage = gathering(2);
-  add_calls(stage, with_late_weights(order_calls({2}, 2), {1})[0], 2);
+  add_calls(stage, with_deferred_weights(order_calls({2}, 2), {1})[0], 2);
   EXPECT_EQ(stage.calls, kWhole);
 }
 

@@ -22,8 +22,8 @@ bool updates(const LoweredStage& stage, const Item& item) {
 // Returns true also if this device only receives them, without reading any update result.
 bool sends_new_values(const LoweredStage& stage, const Item& item) {
   if (item.kind != Item::Kind::kPost) return false;
-  const auto& relay = stage.communications[at(item.index)].relay;
-  return relay && relay->of == Relay::Of::kNewValues;
+  const auto& sync = stage.communications[at(item.index)].sync;
+  return sync && sync->of == GradientSync::Of::kNewValues;
 }
 
 bool any_in(const std::vector<ValueId>& values, const std::set<ValueId>& known) {

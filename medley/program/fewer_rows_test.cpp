@@ -58,7 +58,7 @@ TEST(FewerRows, AreThoseOfAPlanForThem) {
 }
 
 // Verified programs of heterogeneous pipelines, including owners: with_rows() verifies its result.
-TEST(FewerRows, OfRandomPipelinesAreNowhereMoreThanPlanned) {
+TEST(FewerRows, RandomPipelinesNeverExceedThePlan) {
   const Graph graph = deep();
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const Program planned =

@@ -16,15 +16,15 @@ std::string ids(const std::vector<ValueId>& values) {
 }
 
 // Returns each tensor's cells: elements, givers, takers.
-std::string cells(const Relay& relay) {
+std::string cells(const GradientSync& sync) {
   std::string text;
-  for (const auto& tensor : relay.tensors) {
+  for (const auto& tensor : sync.tensors) {
     text += text.empty() ? " cells [" : "; ";
-    for (const RelayCell& cell : *tensor) {
+    for (const SyncCell& cell : *tensor) {
       text += fmt::format("{}{}:", &cell == tensor->data() ? "" : ", ", cell.length);
-      for (const RelayEnd& end : cell.from) text += fmt::format(" {}", end.member);
+      for (const SyncEnd& end : cell.from) text += fmt::format(" {}", end.member);
       text += " ->";
-      for (const RelayEnd& end : cell.to) text += fmt::format(" {}@{}", end.member, end.runs.start);
+      for (const SyncEnd& end : cell.to) text += fmt::format(" {}@{}", end.member, end.runs.start);
     }
   }
   return text.empty() ? text : text + "]";
@@ -55,7 +55,7 @@ void print_item(std::string& out,
     if (!communication.send.empty()) out += fmt::format(" send [{}]", sizes(communication.send));
     if (!communication.receive.empty())
       out += fmt::format(" receive [{}]", sizes(communication.receive));
-    if (communication.relay) out += cells(*communication.relay);
+    if (communication.sync) out += cells(*communication.sync);
     if (communication.axis != 0) out += fmt::format(" axis {}", communication.axis);
     if (communication.lane >= 0)
       out += fmt::format(" lane {} depth {}", communication.lane, communication.depth);

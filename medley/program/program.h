@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "medley/base/communication_kind.h"
-#include "medley/boxes/relay.h"
+#include "medley/boxes/gradient_sync.h"
 #include "medley/graph/graph.h"
 #include "medley/program/symbols.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
@@ -39,9 +39,9 @@ struct Communication {
   // and only the receiver waits for it.
   int lane = -1;
   int depth = 1;
-  // Relays only: one for all stages, with the members `devices`. Inputs are the tensors of which
-  // this stage gives elements, outputs those of which it takes elements, in order.
-  std::shared_ptr<const Relay> relay{};
+  // Gradient syncs only: one for all stages, with the members `devices`. Inputs are the tensors of
+  // which this stage gives elements, outputs those of which it takes elements, in order.
+  std::shared_ptr<const GradientSync> sync{};
 };
 
 // Returns whether a device only receives in a communication.
@@ -128,9 +128,9 @@ struct Call {
 };
 
 // The whole tensor of a local value, for loading and reading back.
-struct Placement {
+struct PlacedValue {
   Input input;  // kind, name, local value
-  State state;
+  Placement placement;
   std::vector<std::vector<Size>> factors;  // whole sizes, [dim][factor]
   // The factors cut by the placement or by owners over pipelines: the index over all dims, and the
   // start and length on this device. If owners divide the value, a stage's devices together have a
@@ -153,8 +153,8 @@ struct LoweredStage {
   std::vector<Function> functions;  // at most one of each kind
   // The order of one step. Communications of one number are awaited in posting order.
   std::vector<Call> calls;
-  std::vector<Placement> inputs;  // parallel to graph.inputs
-  std::vector<Placement>
+  std::vector<PlacedValue> inputs;  // parallel to graph.inputs
+  std::vector<PlacedValue>
       gradients;         // kStep values with the summed gradient; `input` names the parameter
   ValueId loss = kNone;  // kStep, replicated, complete after the update
   std::map<std::string, ValueId> metrics;  // like the loss, for a program that evaluates

@@ -23,10 +23,10 @@ struct RowDim {
 
 // Returns the first dim whose size is a multiple of the rows, or nothing. Requires: rows are the
 // leading factor of their dim.
-std::optional<RowDim> row_dim(const Placement& placement);
+std::optional<RowDim> row_dim(const PlacedValue& placed);
 
 // Returns whether a cut is one of the rows, as in rows_of().
-bool cuts_rows(const Placement& placement, const Placement::Cut& cut);
+bool cuts_rows(const PlacedValue& placed, const PlacedValue::Cut& cut);
 
 // Returns the rows of a micro-batch, from the table of any device.
 Rows rows_of_microbatch(const std::vector<int64_t>& table);
@@ -34,7 +34,7 @@ Rows rows_of_microbatch(const std::vector<int64_t>& table);
 // Returns the rows that one input reads of a micro-batch, or nothing if it has no rows. `device` is
 // an index into the stage's mesh.
 std::optional<Rows> rows_of(const LoweredStage& stage,
-                            const Placement& input,
+                            const PlacedValue& input,
                             int device,
                             size_t microbatch);
 

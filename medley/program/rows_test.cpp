@@ -91,7 +91,7 @@ TEST(Rows, AreTheLengthsOfTheMicrobatches) {
 }
 
 // The first axis has the lengths; its devices of the second have the same rows.
-TEST(Rows, OfTwoAxesAreThoseOfTheFirst) {
+TEST(Rows, TwoAxesUseTheRowsOfTheFirst) {
   const Plan plan = plan_on({2, 2}, {{8, {5, 3}}});
   EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(4), {})),
               ElementsAre(ElementsAre(Rows{0, 5}),
@@ -111,7 +111,7 @@ TEST(Rows, BothAxesMayDivideThem) {
 }
 
 // Without lengths all devices compute on all rows, as does a device that reads one input whole.
-TEST(Rows, OfAReplicatedBatchAreAll) {
+TEST(Rows, ReplicatedBatchHasAllRows) {
   EXPECT_THAT(all_rows(lower(deep_model(), plan_on({2}, {{8, {}}}), equal_devices(2), {})),
               ElementsAre(ElementsAre(Rows{0, 8}), ElementsAre(Rows{0, 8})));
   Plan plan = plan_on({2}, {{8, {7, 1}}});
@@ -122,7 +122,7 @@ TEST(Rows, OfAReplicatedBatchAreAll) {
 
 // The first stage reads the model's inputs, the last one the targets. Each has its own division,
 // and stages between them read no batch.
-TEST(Rows, OfAStageAreThoseThatItReads) {
+TEST(Rows, StageHasTheRowsThatItReads) {
   Plan plan = stages_of({2, 1, 2}, {{8, {5, 3}}});
   plan.pipelines[0].stages[2].rows = {1, 3};
   EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(5), {})),
@@ -135,7 +135,7 @@ TEST(Rows, OfAStageAreThoseThatItReads) {
 
 using Groups = std::vector<std::vector<int>>;
 
-TEST(Groups, OfOneAxisAreOne) {
+TEST(Groups, OneAxisIsOneGroup) {
   const Plan plan = plan_on({3}, {{8, {4, 3, 1}}});
   EXPECT_EQ(groups_of(lower(deep_model(), plan, equal_devices(3), {})), (Groups{{0, 1, 2}}));
 }
@@ -150,30 +150,30 @@ TEST(Groups, AreSorted) {
               ElementsAre(2, 0, 1));
 }
 
-TEST(Groups, OfOneDeviceAreNone) {
+TEST(Groups, OneDeviceHasNoGroup) {
   EXPECT_EQ(groups_of(lower(deep_model(), plan_on({1}, {{8, {}}}), equal_devices(1), {})),
             Groups{});
 }
 
 // Rows between, tensors inside: gradients are summed along the first axis, activations along the
 // second.
-TEST(Groups, OfTwoAxesAreTheirLines) {
+TEST(Groups, TwoAxesGiveTheirLines) {
   Plan plan = plan_on({2, 2}, {{8, {5, 3}}});
-  plan.pipelines[0].stages[0].states = {{"layers.1.*", "R x S(0, even)"},
-                                        {"layers.2.weight", "R x S(1, even)"}};
+  plan.pipelines[0].stages[0].placements = {{"layers.1.*", "R x S(0, even)"},
+                                            {"layers.2.weight", "R x S(1, even)"}};
   const Groups groups = groups_of(lower(deep_model(), plan, equal_devices(4), {}));
   for (const std::vector<int>& line : Groups{{0, 1}, {2, 3}, {0, 2}, {1, 3}})
     EXPECT_THAT(groups, ::testing::Contains(line));
 }
 
 // Stages transfer values device by device, and sum the loss over all.
-TEST(Groups, OfStagesAreAllDevicesAndWhoSumsInside) {
+TEST(Groups, StagesGiveAllDevicesAndInnerSums) {
   EXPECT_EQ(groups_of(lower(deep_model(), stages_of({2, 1}, {{8, {5, 3}}}), equal_devices(3), {})),
             (Groups{{0, 1}, {0, 1, 2}}));
 }
 
 // The norm is that of the stages with gradients.
-TEST(Groups, OfStagesWithGradientsLackTheFrozenOne) {
+TEST(Groups, FrozenStageIsInNoGradientGroup) {
   const Plan plan = stages_of({1, 1, 1}, {{8, {}}});
   EXPECT_EQ(groups_of(lower(deep_with_a_frozen_layer(), plan, equal_devices(3), {})),
             (Groups{{0, 1, 2}, {1, 2}}));

@@ -45,33 +45,36 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
   return Size::of(found->second);
 }
 
-bool SymbolTable::is_cut(const State& state, size_t axis, int position) const {
-  return mesh_.at(axis) > 1 && state[axis].cuts(position);
+bool SymbolTable::is_cut(const Placement& placement, size_t axis, int position) const {
+  return mesh_.at(axis) > 1 && placement[axis].cuts(position);
 }
 
-Size SymbolTable::length(const State& state, int position, const Size& full) {
+Size SymbolTable::length(const Placement& placement, int position, const Size& full) {
   Size left = full;
-  for (size_t axis = 0; axis < state.size(); ++axis)
-    if (is_cut(state, axis, position))
+  for (size_t axis = 0; axis < placement.size(); ++axis)
+    if (is_cut(placement, axis, position))
       left = intern({.kind = Kind::kLength,
                      .axis = static_cast<int>(axis),
-                     .part = state[axis].part,
+                     .part = placement[axis].part,
                      .full = left},
                     "length");
   return left;
 }
 
 // Returns a property of this device's shard over all axes, or nothing if no axis cuts it.
-std::optional<Size> SymbolTable::shard(
-    Kind kind, const State& state, int position, const Size& full, const IndexInterval& within) {
+std::optional<Size> SymbolTable::shard(Kind kind,
+                                       const Placement& placement,
+                                       int position,
+                                       const Size& full,
+                                       const IndexInterval& within) {
   Entry entry{.kind = kind, .full = full, .within = within};
-  for (size_t axis = 0; axis < state.size(); ++axis) {
-    if (!is_cut(state, axis, position)) continue;
+  for (size_t axis = 0; axis < placement.size(); ++axis) {
+    if (!is_cut(placement, axis, position)) continue;
     if (entry.part < 0) {
-      entry.part = state[axis].part;
+      entry.part = placement[axis].part;
       entry.axis = static_cast<int>(axis);
     } else {
-      entry.inner = state[axis].part;
+      entry.inner = placement[axis].part;
     }
   }
   if (entry.part < 0) return std::nullopt;
@@ -87,34 +90,36 @@ std::optional<Size> SymbolTable::shard(
   }
 }
 
-Size SymbolTable::offset(const State& state, int position, const Size& full) {
-  return shard(Kind::kOffset, state, position, full).value_or(Size(0));
+Size SymbolTable::offset(const Placement& placement, int position, const Size& full) {
+  return shard(Kind::kOffset, placement, position, full).value_or(Size(0));
 }
 
-Size SymbolTable::length_within(const State& state,
+Size SymbolTable::length_within(const Placement& placement,
                                 int position,
                                 const Size& full,
                                 const IndexInterval& interval) {
-  return shard(Kind::kLengthWithin, state, position, full, interval)
+  return shard(Kind::kLengthWithin, placement, position, full, interval)
       .value_or(Size(interval.size()));
 }
 
-Size SymbolTable::begin_within(const State& state,
+Size SymbolTable::begin_within(const Placement& placement,
                                int position,
                                const Size& full,
                                const IndexInterval& interval) {
-  return shard(Kind::kBeginWithin, state, position, full, interval).value_or(Size(interval.begin));
+  return shard(Kind::kBeginWithin, placement, position, full, interval)
+      .value_or(Size(interval.begin));
 }
 
-Size SymbolTable::start_within(const State& state,
+Size SymbolTable::start_within(const Placement& placement,
                                int position,
                                const Size& full,
                                const IndexInterval& interval) {
-  return shard(Kind::kStartWithin, state, position, full, interval).value_or(Size(interval.begin));
+  return shard(Kind::kStartWithin, placement, position, full, interval)
+      .value_or(Size(interval.begin));
 }
 
-Size SymbolTable::row(const State& state, int position, const Size& full) {
-  return shard(Kind::kRow, state, position, full).value_or(first_row());
+Size SymbolTable::row(const Placement& placement, int position, const Size& full) {
+  return shard(Kind::kRow, placement, position, full).value_or(first_row());
 }
 
 Size SymbolTable::length_of(int axis, int part, const Size& full, int device) {

@@ -13,7 +13,7 @@
 #include "medley/boxes/box.h"
 #include "medley/graph/size.h"
 #include "medley/sharding/parts.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
@@ -44,24 +44,24 @@ class SymbolTable {
   static Size me(int axis) { return Size::of(kMe + axis); }  // this device's index on an axis
 
   // Returns the length of this device's shard of the factor at a position with `full` elements.
-  Size length(const State& state, int position, const Size& full);
-  Size offset(const State& state, int position, const Size& full);  // its start
+  Size length(const Placement& placement, int position, const Size& full);
+  Size offset(const Placement& placement, int position, const Size& full);  // its start
   // Returns the part of a factor's interval in this device's shard: its length, and its start in
   // the factor and in the shard. If empty, the start is within the bounds of both.
-  Size length_within(const State& state,
+  Size length_within(const Placement& placement,
                      int position,
                      const Size& full,
                      const IndexInterval& interval);
-  Size begin_within(const State& state,
+  Size begin_within(const Placement& placement,
                     int position,
                     const Size& full,
                     const IndexInterval& interval);
-  Size start_within(const State& state,
+  Size start_within(const Placement& placement,
                     int position,
                     const Size& full,
                     const IndexInterval& interval);
   // Returns the start in the global batch, for the batch factor.
-  Size row(const State& state, int position, const Size& full);
+  Size row(const Placement& placement, int position, const Size& full);
   // Returns the length on the device of this index on an axis, out of `full` elements.
   Size length_of(int axis, int part, const Size& full, int device);
   // Returns the common elements of one device's shard under `from` and another's under `to`: the
@@ -125,7 +125,7 @@ class SymbolTable {
       Kind kind, int axis, const Cut& from, const Cut& to, const Size& whole, int device);
   Size intern(const Entry& entry, const char* what);
   // Returns false on an axis of one device, so that sizes do not depend on its nominal cut.
-  bool is_cut(const State& state, size_t axis, int position) const;
+  bool is_cut(const Placement& placement, size_t axis, int position) const;
   using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
   struct Rows {  // rows of the global batch of these tables
     const Microbatch& microbatch;
@@ -134,7 +134,7 @@ class SymbolTable {
   };
   const std::string& part_name(int part) const;
   std::optional<Size> shard(Kind kind,
-                            const State& state,
+                            const Placement& placement,
                             int position,
                             const Size& full,
                             const IndexInterval& within = {});

@@ -64,7 +64,7 @@ std::vector<Symbol> symbols_read(const LoweredStage& stage, std::span<const Step
   return reader.symbols();
 }
 
-std::vector<int> first_alike(const LoweredStage& stage) {
+std::vector<int> first_identical(const LoweredStage& stage) {
   Reader reader(stage);
   for (size_t i = 0; i < stage.communications.size(); ++i) reader(Post{static_cast<int>(i), {}});
   const std::vector<Symbol> symbols = reader.symbols();

@@ -14,7 +14,7 @@ namespace medley {
 std::vector<Symbol> symbols_read(const LoweredStage& stage, std::span<const Step> steps);
 
 // Returns [microbatch] the first one with equal exchanges on all devices.
-std::vector<int> first_alike(const LoweredStage& stage);
+std::vector<int> first_identical(const LoweredStage& stage);
 
 // Returns their values in a table.
 std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,

@@ -143,8 +143,9 @@ void verify(const Program& program) {
   verify_pipelines(program);
   for_each_in_parallel(program.stages.size(), [&](size_t s) { verify_values(program, s); });
   verify_messages(program);
-  for_each_in_parallel(
-      2, [&](size_t part) { part == 0 ? verify_relays(program) : verify_progress(program); });
+  for_each_in_parallel(2, [&](size_t part) {
+    part == 0 ? verify_gradient_syncs(program) : verify_progress(program);
+  });
 }
 
 }  // namespace medley

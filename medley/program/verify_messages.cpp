@@ -119,10 +119,10 @@ void verify_tensors(const LoweredStage& stage,
                    to.size());
     return;
   }
-  const bool relay = communication.kind == CommunicationKind::kRelay;
-  expect_program(relay ? from.size() + to.size() > 0
-                       : !from.empty() && from.size() == to.size() &&
-                             (from.size() == 1 || traits_of(communication.kind).is_whole()),
+  const bool sync = communication.kind == CommunicationKind::kGradientSync;
+  expect_program(sync ? from.size() + to.size() > 0
+                      : !from.empty() && from.size() == to.size() &&
+                            (from.size() == 1 || traits_of(communication.kind).is_whole()),
                  place,
                  "found {} inputs and {} outputs",
                  from.size(),
@@ -140,7 +140,7 @@ void verify_tensors(const LoweredStage& stage,
 }
 
 // Checks the collectives of a stage's mesh.
-void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& alike) {
+void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& identical) {
   for (const Communication& communication : stage.communications) {
     const std::string place = place_of(s, communication);
     verify_tensors(stage, communication, place);
@@ -155,8 +155,8 @@ void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& al
     for (int device = 0; device < static_cast<int>(stage.devices.size()); ++device) {
       const std::vector<int> group = group_along(stage.mesh, axis, device);
       if (group[0] != device) continue;
-      for (int m = 0; m < static_cast<int>(alike.size()); ++m)
-        if (alike[at(m)] == m) GroupVerifier(stage, communication, place, group, m).run();
+      for (int m = 0; m < static_cast<int>(identical.size()); ++m)
+        if (identical[at(m)] == m) GroupVerifier(stage, communication, place, group, m).run();
     }
   }
 }
@@ -268,17 +268,18 @@ class SumVerifier {
                                    says(s, a),
                                    stage_name(other_stage),
                                    says(other_stage, b)));
-      expect_program(a.relay == b.relay,
+      expect_program(a.sync == b.sync,
                      fmt::format("{}: {}", stage_name(s), a.name),
                      "found other cells than {} has",
                      stage_name(other_stage));
       const auto shape = [&](size_t stage, const Communication& c) {
         return type_of(program_.stages[stage].graph, any_value(c)).shape;
       };
-      expect_program(a.kind == CommunicationKind::kRelay || shape(s, a) == shape(other_stage, b),
-                     fmt::format("{}: {}", stage_name(s), a.name),
-                     "found another shape than {} has",
-                     stage_name(other_stage));
+      expect_program(
+          a.kind == CommunicationKind::kGradientSync || shape(s, a) == shape(other_stage, b),
+          fmt::format("{}: {}", stage_name(s), a.name),
+          "found another shape than {} has",
+          stage_name(other_stage));
     }
   }
 
@@ -289,11 +290,11 @@ class SumVerifier {
 
   // Checks fixed shapes: a number, one for each class, or the rows of the global batch.
   void check_sizes(size_t s, const Communication& sum) const {
-    if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
+    if (sum.kind == CommunicationKind::kGradientSync) return;  // verify_gradient_syncs()
     const LoweredStage& stage = program_.stages[s];
     expect_program(sum.kind == CommunicationKind::kAllReduce,
                    place_of(s, sum),
-                   "found {} over stages, expected all_reduce or relay",
+                   "found {} over stages, expected all_reduce or gradient sync",
                    to_string(sum.kind));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
@@ -313,8 +314,8 @@ class LaneVerifier {
  public:
   LaneVerifier(const Program& program,
                const std::vector<Outgoing>& outgoing,
-               const std::vector<std::vector<int>>& alike)
-      : program_(program), alike_(alike) {
+               const std::vector<std::vector<int>>& identical)
+      : program_(program), identical_(identical) {
     for (size_t s = 0; s < program.stages.size(); ++s) {
       for (const auto& [lane, posted] : outgoing[s].transfers) add(senders_, lane, s, posted);
       for (const auto& [lane, receipts] : receipts(program.stages[s])) {
@@ -392,8 +393,8 @@ class LaneVerifier {
     const bool are_one = from.name == to.name && are_of_one_microbatch(sent.call, received.call);
     const int depth = communication(sender, first).depth;
     const bool is_deep = depth > 0 && from.depth == depth && to.depth == depth;
-    const int a = alike_[sender][at(sent.call.microbatch)];
-    const int b = alike_[receiver][at(received.call.microbatch)];
+    const int a = identical_[sender][at(sent.call.microbatch)];
+    const int b = identical_[receiver][at(received.call.microbatch)];
     if (are_one && is_deep &&
         !compared_.insert({sent.communication, a, receiver, received.communication, b}).second)
       return;
@@ -511,8 +512,8 @@ class LaneVerifier {
   }
 
   const Program& program_;
-  const std::vector<std::vector<int>>& alike_;  // [stage][microbatch]
-  Ends senders_, receivers_;                    // by lane
+  const std::vector<std::vector<int>>& identical_;  // [stage][microbatch]
+  Ends senders_, receivers_;                        // by lane
   // Sender's and receiver's communication and type of micro-batch: a lane has one sender.
   std::set<std::tuple<int, int, size_t, int, int>> compared_;
 };
@@ -520,15 +521,15 @@ class LaneVerifier {
 }  // namespace
 
 void verify_messages(const Program& program) {
-  std::vector<std::vector<int>> alike(program.stages.size());
+  std::vector<std::vector<int>> identical(program.stages.size());
   std::vector<Outgoing> all(program.stages.size());
   for_each_in_parallel(program.stages.size(), [&](size_t s) {
-    alike[s] = first_alike(program.stages[s]);
-    verify_mesh(program.stages[s], s, alike[s]);
+    identical[s] = first_identical(program.stages[s]);
+    verify_mesh(program.stages[s], s, identical[s]);
     all[s] = outgoing(program.stages[s]);
   });
   SumVerifier(program, all).run();
-  LaneVerifier(program, all, alike).run();
+  LaneVerifier(program, all, identical).run();
 }
 
 }  // namespace medley

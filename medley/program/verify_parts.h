@@ -45,9 +45,10 @@ void verify_messages(const Program& program);
 // verify_messages() has passed. Costs a look at each message between stages.
 void verify_progress(const Program& program);
 
-// Checks all relays: cells fit the members' inputs and outputs, with every term once. New values
-// that owners send to all leave only after all sums over stages except the loss have arrived. A
-// step that fails earlier has thus changed no state. Requires: verify_messages() has passed.
-void verify_relays(const Program& program);
+// Checks all gradient syncs: cells fit the members' inputs and outputs, with every term once. New
+// values that owners send to all leave only after all sums over stages except the loss have
+// arrived. A step that fails earlier has thus changed no state. Requires: verify_messages() has
+// passed.
+void verify_gradient_syncs(const Program& program);
 
 }  // namespace medley

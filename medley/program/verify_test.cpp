@@ -167,7 +167,7 @@ std::string drop_death(Mutator& mutator) {
   if (!segment || segment->dies[op].empty()) return "";
   const ValueId value = segment->dies[op].back();
   const bool gradient = std::ranges::any_of(
-      stage.gradients, [&](const Placement& each) { return each.input.value == value; });
+      stage.gradients, [&](const PlacedValue& each) { return each.input.value == value; });
   const std::vector<ValueId> read = operands(stage.graph.ops[at(segment->ops[op])]);
   if (gradient || std::ranges::count(read, value) == 0) return "";
   segment->dies[op].pop_back();
@@ -302,60 +302,60 @@ std::string remove_member(Mutator& mutator) {
     return true;
   });
 }
-// Changes one stage, or all with the relay.
+// Changes one stage, or all with the gradient sync.
 std::string change_cells(Mutator& mutator, bool everywhere) {
-  std::vector<std::shared_ptr<const Relay>> relays;
+  std::vector<std::shared_ptr<const GradientSync>> syncs;
   for (const Communication& communication : mutator.stage().communications)
-    if (communication.relay && !communication.relay->tensors[0]->empty())
-      relays.push_back(communication.relay);
-  if (relays.empty()) return "";
-  const std::shared_ptr<const Relay> old = mutator.any(relays);
-  Relay changed = *old;
+    if (communication.sync && !communication.sync->tensors[0]->empty())
+      syncs.push_back(communication.sync);
+  if (syncs.empty()) return "";
+  const std::shared_ptr<const GradientSync> old = mutator.any(syncs);
+  GradientSync changed = *old;
   const size_t t = mutator.draw(changed.tensors.size());
-  RelayTensor tensor = *changed.tensors[t];
+  SyncTensor tensor = *changed.tensors[t];
   if (tensor.empty()) return "";
-  RelayCell& cell = mutator.any(tensor);
-  RelayEnd& end = mutator.any(mutator.draw(2) ? cell.from : cell.to);
+  SyncCell& cell = mutator.any(tensor);
+  SyncEnd& end = mutator.any(mutator.draw(2) ? cell.from : cell.to);
   const size_t what = mutator.draw(3);
   if (what == 0) ++cell.length;
   if (what == 1) ++end.runs.start;
   if (what == 2) ++end.runs.length;
-  changed.tensors[t] = std::make_shared<const RelayTensor>(std::move(tensor));
-  const auto fresh = std::make_shared<const Relay>(std::move(changed));
+  changed.tensors[t] = std::make_shared<const SyncTensor>(std::move(tensor));
+  const auto fresh = std::make_shared<const GradientSync>(std::move(changed));
   for (LoweredStage& stage : mutator.program().stages)
     for (Communication& communication : stage.communications)
-      if (communication.relay == old) {
-        communication.relay = fresh;
+      if (communication.sync == old) {
+        communication.sync = fresh;
         if (!everywhere) return communication.name;
       }
   return "cells";
 }
 std::string change_cells_of_one(Mutator& mutator) { return change_cells(mutator, false); }
 std::string change_cells_of_all(Mutator& mutator) { return change_cells(mutator, true); }
-std::string swap_relays(Mutator& mutator) {
+std::string swap_gradient_syncs(Mutator& mutator) {
   std::vector<Communication*> all;
   for (Communication& communication : mutator.stage().communications)
-    if (communication.relay) all.push_back(&communication);
+    if (communication.sync) all.push_back(&communication);
   if (all.size() < 2) return "";
   std::swap(*all[0], *all[1]);
   return all[0]->name;
 }
 std::string remove_end(Mutator& mutator) {
-  std::vector<std::shared_ptr<const Relay>> relays;
+  std::vector<std::shared_ptr<const GradientSync>> syncs;
   for (const Communication& communication : mutator.stage().communications)
-    if (communication.relay && !communication.relay->tensors[0]->empty())
-      relays.push_back(communication.relay);
-  if (relays.empty()) return "";
-  const std::shared_ptr<const Relay> old = mutator.any(relays);
-  Relay changed = *old;
-  RelayTensor tensor = *changed.tensors[0];
-  std::vector<RelayEnd>& ends = mutator.draw(2) ? tensor[0].from : tensor[0].to;
+    if (communication.sync && !communication.sync->tensors[0]->empty())
+      syncs.push_back(communication.sync);
+  if (syncs.empty()) return "";
+  const std::shared_ptr<const GradientSync> old = mutator.any(syncs);
+  GradientSync changed = *old;
+  SyncTensor tensor = *changed.tensors[0];
+  std::vector<SyncEnd>& ends = mutator.draw(2) ? tensor[0].from : tensor[0].to;
   ends.erase(ends.begin() + static_cast<std::ptrdiff_t>(mutator.draw(ends.size())));
-  changed.tensors[0] = std::make_shared<const RelayTensor>(std::move(tensor));
-  const auto fresh = std::make_shared<const Relay>(std::move(changed));
+  changed.tensors[0] = std::make_shared<const SyncTensor>(std::move(tensor));
+  const auto fresh = std::make_shared<const GradientSync>(std::move(changed));
   for (LoweredStage& stage : mutator.program().stages)
     for (Communication& communication : stage.communications)
-      if (communication.relay == old) communication.relay = fresh;
+      if (communication.sync == old) communication.sync = fresh;
   return "an end";
 }
 
@@ -368,7 +368,7 @@ std::string post_values_early(Mutator& mutator) {
       const auto* post = std::get_if<Post>(&function.steps[i]);
       if (!post) continue;
       const Communication& values = stage.communications[at(post->communication)];
-      if (!values.relay || values.relay->of != Relay::Of::kNewValues || !values.inputs.empty())
+      if (!values.sync || values.sync->of != GradientSync::Of::kNewValues || !values.inputs.empty())
         continue;
       const bool waits =
           std::any_of(function.steps.begin(),
@@ -524,7 +524,7 @@ const std::vector<std::pair<std::string, Change>> kChanges{
     {"a member removed", remove_member},
     {"cells of one stage", change_cells_of_one},
     {"cells of all stages", change_cells_of_all},
-    {"relays swapped", swap_relays},
+    {"gradient syncs swapped", swap_gradient_syncs},
     {"an end of a cell", remove_end},
     {"new values early", post_values_early},
     {"a pipeline", renumber_pipeline},

@@ -436,7 +436,7 @@ class ValueVerifier {
 
   void note_kept() {
     kept_ = reported(stage_);
-    for (const Placement& gradient : stage_.gradients) kept_.push_back(gradient.input.value);
+    for (const PlacedValue& gradient : stage_.gradients) kept_.push_back(gradient.input.value);
     for (const Function& function : stage_.functions)
       for (const Assign& assign : function.assigns) kept_.push_back(assign.from);
     kept_ = sorted(std::move(kept_));

@@ -91,11 +91,10 @@ const Table& Run::table(size_t microbatch, DevicePlace place) const {
 std::vector<Run::Found> Run::find(const std::string& kind, const std::string& name) const {
   std::vector<Found> found;
   for (int s = 0; s < static_cast<int>(program().stages.size()); ++s) {
-    const auto& placements = kind == "gradient" ? stage(s).gradients : stage(s).inputs;
-    for (const Placement& placement : placements)
-      if ((kind == "gradient" || to_string(placement.input.kind) == kind) &&
-          placement.input.name == name)
-        found.push_back({&placement, s});
+    const auto& placed_values = kind == "gradient" ? stage(s).gradients : stage(s).inputs;
+    for (const PlacedValue& placed : placed_values)
+      if ((kind == "gradient" || to_string(placed.input.kind) == kind) && placed.input.name == name)
+        found.push_back({&placed, s});
   }
   if (found.empty())
     throw Error(Blame::kCaller, fmt::format("the plan's graph has no {} \"{}\"", kind, name));
@@ -110,7 +109,7 @@ std::vector<const Table*> Run::tables(int s) const {
 
 std::vector<Run::Found> Run::find_whole(const std::string& kind, const std::string& name) const {
   std::vector<Found> all = find(kind, name);
-  if (is_whole(*all[0].placement, tables(all[0].stage))) all.resize(1);
+  if (is_whole(*all[0].placed, tables(all[0].stage))) all.resize(1);
   return all;
 }
 
@@ -130,11 +129,11 @@ std::vector<std::pair<std::string, std::string>> Run::values() const {
       names.emplace_back(kind, name);
   };
   for (const LoweredStage& each : program().stages)
-    for (const Placement& placement : each.inputs)
-      if (placement.input.kind != InputKind::kBatch && placement.input.kind != InputKind::kScalar)
-        add(to_string(placement.input.kind), placement.input.name);
+    for (const PlacedValue& placed : each.inputs)
+      if (placed.input.kind != InputKind::kBatch && placed.input.kind != InputKind::kScalar)
+        add(to_string(placed.input.kind), placed.input.name);
   for (const LoweredStage& each : program().stages)
-    for (const Placement& placement : each.gradients) add("gradient", placement.input.name);
+    for (const PlacedValue& placed : each.gradients) add("gradient", placed.input.name);
   return names;
 }
 
@@ -142,10 +141,10 @@ void Run::write(const Found& found, const at::Tensor& whole) {
   for (int i = 0; i < devices().size(); ++i) {
     if (devices().place(i).stage != found.stage) continue;
     const at::Tensor local =
-        shard_of(whole, stage(found.stage), *found.placement, table(0, devices().place(i)))
+        shard_of(whole, stage(found.stage), *found.placed, table(0, devices().place(i)))
             .to(torch_device(i));
     // Training must not change the caller's tensors.
-    devices().interpreter(i).write(found.placement->input.value,
+    devices().interpreter(i).write(found.placed->input.value,
                                    to_buffer(local.is_alias_of(whole) ? local.clone() : local));
   }
 }
@@ -153,11 +152,11 @@ void Run::write(const Found& found, const at::Tensor& whole) {
 // Optimizers start from zeros.
 void Run::clear_state() {
   for (int i = 0; i < devices().size(); ++i)
-    for (const Placement& placement : stage_of(i).inputs) {
-      if (placement.input.kind != InputKind::kState) continue;
-      const TensorType& type = type_of(stage_of(i).graph, placement.input.value);
+    for (const PlacedValue& placed : stage_of(i).inputs) {
+      if (placed.input.kind != InputKind::kState) continue;
+      const TensorType& type = type_of(stage_of(i).graph, placed.input.value);
       devices().interpreter(i).write(
-          placement.input.value,
+          placed.input.value,
           to_buffer(at::zeros(
               shape_of(type, table(0, devices().place(i))),
               at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(i)))));
@@ -166,9 +165,9 @@ void Run::clear_state() {
 
 void Run::load(const std::string& kind, const std::string& name, const at::Tensor& whole) {
   for (const Found& found : find(kind, name)) {
-    const Placement& placement = *found.placement;
-    const DType dtype = type_of(stage(found.stage).graph, placement.input.value).dtype;
-    const std::vector<int64_t> shape = whole_shape(placement, table(0, {found.stage, 0}));
+    const PlacedValue& placed = *found.placed;
+    const DType dtype = type_of(stage(found.stage).graph, placed.input.value).dtype;
+    const std::vector<int64_t> shape = whole_shape(placed, table(0, {found.stage, 0}));
     if (whole.scalar_type() != to_scalar_type(dtype) || whole.sizes() != at::IntArrayRef(shape))
       throw Error(Blame::kCaller,
                   fmt::format("{} \"{}\": found {}, expected {}",
@@ -178,7 +177,7 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
                               describe(to_scalar_type(dtype), shape)));
     write(found, whole.detach());
     if (kind != "parameter") continue;
-    for (const Placement& state : stage(found.stage).inputs)
+    for (const PlacedValue& state : stage(found.stage).inputs)
       if (const auto& [role, of] = state.input.role;
           of == name && (role == StateRole::Kind::kMaster || role == StateRole::Kind::kAverage))
         write({&state, found.stage},
@@ -190,7 +189,7 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
 at::Tensor Run::shard(const std::string& kind, const std::string& name, int index) {
   for (const Found& found : find(kind, name))
     if (found.stage == devices().place(index).stage) {
-      const ValueId value = found.placement->input.value;
+      const ValueId value = found.placed->input.value;
       const at::Tensor tensor = to_tensor(devices().interpreter(index).read(value));
       const DType dtype = type_of(stage(found.stage).graph, value).dtype;
       // Gradients on a device with another compute type than the graph's.
@@ -202,7 +201,7 @@ at::Tensor Run::shard(const std::string& kind, const std::string& name, int inde
 at::Tensor Run::empty_shard(const std::string& kind, const std::string& name, int index) const {
   for (const Found& found : find(kind, name))
     if (found.stage == devices().place(index).stage) {
-      const TensorType& type = type_of(stage(found.stage).graph, found.placement->input.value);
+      const TensorType& type = type_of(stage(found.stage).graph, found.placed->input.value);
       return at::empty(
           shape_of(type, table(0, devices().place(index))),
           at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(index)));
@@ -216,7 +215,7 @@ void Run::give_shard(const std::string& kind,
                      const at::Tensor& shard) {
   for (const Found& found : find(kind, name))
     if (found.stage == devices().place(index).stage)
-      devices().interpreter(index).write(found.placement->input.value, to_buffer(shard));
+      devices().interpreter(index).write(found.placed->input.value, to_buffer(shard));
 }
 
 int Run::cluster_device(int index) const {
@@ -227,7 +226,7 @@ void Run::drop(const std::string& kind, const std::string& name) {
   for (const Found& found : find(kind, name))
     for (int i = 0; i < devices().size(); ++i)
       if (found.stage == devices().place(i).stage)
-        devices().interpreter(i).write(found.placement->input.value, nullptr);
+        devices().interpreter(i).write(found.placed->input.value, nullptr);
 }
 
 std::vector<int64_t> Run::shard_shape(const std::string& kind,
@@ -236,7 +235,7 @@ std::vector<int64_t> Run::shard_shape(const std::string& kind,
   const DevicePlace place = device_places(program()).at(at(device));
   for (const Found& found : find(kind, name))
     if (found.stage == place.stage)
-      return shape_of(type_of(stage(found.stage).graph, found.placement->input.value),
+      return shape_of(type_of(stage(found.stage).graph, found.placed->input.value),
                       table(0, place));
   throw Error(Blame::kUs, fmt::format("device {} has no {} \"{}\"", device, kind, name));
 }
@@ -246,7 +245,7 @@ at::Tensor Run::assemble(const std::string& kind,
                          const std::vector<at::Tensor>& shards) const {
   std::vector<ShardPlace> places;
   for (const Found& found : find_whole(kind, name))
-    for (const Table* table : tables(found.stage)) places.push_back({found.placement, table});
+    for (const Table* table : tables(found.stage)) places.push_back({found.placed, table});
   return medley::assemble(shards, places);
 }
 
@@ -264,16 +263,16 @@ std::vector<std::string> Run::disagreements() {
       std::vector<at::Tensor> shards;
       std::vector<ShardPlace> places;
       for (int i : here) {
-        shards.push_back(
-            to_tensor(devices().interpreter(i).read(found.placement->input.value)).cpu());
-        places.push_back({found.placement, &table(0, devices().place(i))});
+        shards.push_back(to_tensor(devices().interpreter(i).read(found.placed->input.value)).cpu());
+        places.push_back({found.placed, &table(0, devices().place(i))});
       }
       const at::Tensor whole = medley::assemble(shards, places);
       for (size_t d = 0; d < shards.size(); ++d)
-        agree = agree && shard_of(whole, stage(found.stage), *found.placement, *places[d].table)
-                             .equal(shards[d]);
+        agree =
+            agree &&
+            shard_of(whole, stage(found.stage), *found.placed, *places[d].table).equal(shards[d]);
       // Shares of an update are disjoint.
-      if (!is_whole(*found.placement, tables(found.stage))) continue;
+      if (!is_whole(*found.placed, tables(found.stage))) continue;
       agree = agree && (!first.defined() || whole.equal(first));
       first = whole;
     }
@@ -283,7 +282,7 @@ std::vector<std::string> Run::disagreements() {
 }
 
 bool Run::is_cut(const std::string& kind, const std::string& name) const {
-  return !find(kind, name)[0].placement->cuts.empty();
+  return !find(kind, name)[0].placed->cuts.empty();
 }
 
 int Run::add_size(const Program& program, const std::string& label) {
@@ -295,21 +294,20 @@ void Run::set_batch(int i, const Program& program, const std::map<std::string, a
   const LoweredStage& on = program.stages[at(devices().place(i).stage)];
   const BatchSlicer slicer(on, devices().place(i).index, devices().are_of_one_process_each());
   std::vector<BatchInputs> inputs(on.tables.size());
-  for (const Placement& placement : on.inputs) {
-    if (placement.input.kind != InputKind::kBatch) continue;
-    const auto given = batch.find(placement.input.name);
+  for (const PlacedValue& placed : on.inputs) {
+    if (placed.input.kind != InputKind::kBatch) continue;
+    const auto given = batch.find(placed.input.name);
     if (given == batch.end()) {
       std::string found;
       for (const auto& [name, tensor] : batch)
         found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", name);
       throw Error(
           Blame::kCaller,
-          fmt::format(
-              "batch: found the keys {}, expected also \"{}\"", found, placement.input.name));
+          fmt::format("batch: found the keys {}, expected also \"{}\"", found, placed.input.name));
     }
-    std::vector<at::Tensor> slices = slicer.slice(placement, given->second);
+    std::vector<at::Tensor> slices = slicer.slice(placed, given->second);
     for (size_t m = 0; m < slices.size(); ++m)
-      inputs[m].emplace_back(placement.input.value, to_buffer(slices[m].to(torch_device(i))));
+      inputs[m].emplace_back(placed.input.value, to_buffer(slices[m].to(torch_device(i))));
   }
   for (size_t m = 0; m < inputs.size(); ++m)
     devices().interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
@@ -322,11 +320,11 @@ void Run::set_scalars(const std::vector<std::vector<double>>& scalars, int64_t s
     return at::tensor(values, at::kDouble);
   };
   for (int i = 0; i < devices().size(); ++i)
-    for (const Placement& placement : stage_of(i).inputs) {
-      if (placement.input.kind != InputKind::kScalar) continue;
-      const at::Tensor value = placement.input.name == "rng" ? at::tensor({seed_, step}, at::kLong)
-                                                             : of_rule(placement.input.name);
-      devices().interpreter(i).write(placement.input.value, to_buffer(value.to(torch_device(i))));
+    for (const PlacedValue& placed : stage_of(i).inputs) {
+      if (placed.input.kind != InputKind::kScalar) continue;
+      const at::Tensor value = placed.input.name == "rng" ? at::tensor({seed_, step}, at::kLong)
+                                                          : of_rule(placed.input.name);
+      devices().interpreter(i).write(placed.input.value, to_buffer(value.to(torch_device(i))));
     }
 }
 
@@ -382,16 +380,16 @@ StepResult Run::result() {
 void Run::share_values(Run& other) {
   MEDLEY_CHECK_EQ(devices().size(), other.devices().size());
   for (int i = 0; i < devices().size(); ++i)
-    for (const Placement& placement : stage_of(i).inputs) {
-      const Input& input = placement.input;
+    for (const PlacedValue& placed : stage_of(i).inputs) {
+      const Input& input = placed.input;
       if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer) continue;
       if (is_carried(input.name)) continue;  // evaluation has its own rows
       const LoweredStage& from = other.stage_of(i);
-      const auto found = std::ranges::find_if(from.inputs, [&](const Placement& each) {
+      const auto found = std::ranges::find_if(from.inputs, [&](const PlacedValue& each) {
         return each.input.kind == input.kind && each.input.name == input.name;
       });
       if (found == from.inputs.end()) continue;
-      if (found->state != placement.state || found->cuts.size() != placement.cuts.size())
+      if (found->placement != placed.placement || found->cuts.size() != placed.cuts.size())
         throw Error(
             Blame::kUs,
             fmt::format(
@@ -406,9 +404,9 @@ void Run::share_values(Run& other) {
 
 void Run::drop_values() {
   for (int i = 0; i < devices().size(); ++i)
-    for (const Placement& placement : stage_of(i).inputs)
-      if (placement.input.kind == InputKind::kParameter)
-        devices().interpreter(i).write(placement.input.value, nullptr);
+    for (const PlacedValue& placed : stage_of(i).inputs)
+      if (placed.input.kind == InputKind::kParameter)
+        devices().interpreter(i).write(placed.input.value, nullptr);
 }
 
 Run::Left Run::left() {

@@ -136,7 +136,7 @@ class Run {
 
  private:
   struct Found {
-    const Placement* placement;
+    const PlacedValue* placed;
     int stage;
   };
   // Returns all stages that have it: several for tied weights.

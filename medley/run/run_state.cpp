@@ -202,30 +202,30 @@ struct StateWriter::Work {
 };
 
 StateWriter::StateWriter(Run& run,
-                         const ProgramDeal& dealt,
+                         const ProgramWritePlan& planned,
                          Files& files,
                          const std::string& folder,
                          std::chrono::nanoseconds spread,
                          const std::string& prefix)
     : work_(std::make_shared<Work>()) {
   Devices& devices = run.worker().devices();
-  const Deal& deal = dealt.deal;
+  const WritePlan& write_plan = planned.write_plan;
   for (int i = 0; i < devices.size(); ++i) {
-    const auto writer = std::ranges::find(deal.writers, devices.number(i));
-    if (writer == deal.writers.end()) continue;
-    const size_t w = at(writer - deal.writers.begin());
+    const auto writer = std::ranges::find(write_plan.writers, devices.number(i));
+    if (writer == write_plan.writers.end()) continue;
+    const size_t w = at(writer - write_plan.writers.begin());
     bool is_copied = true;
     std::map<int, at::Tensor> known;
     std::vector<TensorSource> sources;
-    for (const DealtBox& each : deal.boxes[w]) {
-      const HoldingStage& stage = dealt.held[at(each.value)].stages[at(each.holder)];
+    for (const BoxWrite& each : write_plan.boxes[w]) {
+      const HoldingStage& stage = planned.held[at(each.value)].stages[at(each.holder)];
       at::Tensor& tensor = known[each.value];
       if (!tensor.defined()) {
         tensor = to_tensor(devices.interpreter(i).read(stage.value));
         is_copied &= tensor.is_cpu();
         tensor = tensor.cpu().contiguous();
       }
-      sources.push_back(source_of(deal.values[at(each.value)],
+      sources.push_back(source_of(write_plan.values[at(each.value)],
                                   at(each.box),
                                   stage.layout.factors,
                                   stage.layout.boxes[at(stage.layout.box_of[at(each.device)])],

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "medley/base/files.h"
-#include "medley/checkpoint/deal.h"
 #include "medley/checkpoint/manifest.h"
+#include "medley/checkpoint/write_plan.h"
 #include "medley/run/run.h"
 
 namespace medley {
@@ -22,15 +22,15 @@ namespace medley {
 // Writes the files of this process's devices on a low-priority thread, with the state at
 // construction. It keeps the tensors, so any later change of one works on a copy
 // (kernels/update.cpp). Until it is done there is up to one extra copy of the written values
-// (held_bytes() of medley/checkpoint/deal.h). Afterwards as much memory stays for the copies of the
-// next one (kernels/spare_copies.h). Writing takes `spread`, or longer if needed. If all cores
-// compute, its time slows the steps; a larger `spread` slows each of them less.
+// (held_bytes() of medley/checkpoint/write_plan.h). Afterwards as much memory stays for the copies
+// of the next one (kernels/spare_copies.h). Writing takes `spread`, or longer if needed. If all
+// cores compute, its time slows the steps; a larger `spread` slows each of them less.
 class StateWriter {
  public:
   // `dealt`: of the run's program. File names begin with `prefix`. Requires: between steps; `files`
   // outlives this.
   StateWriter(Run& run,
-              const ProgramDeal& dealt,
+              const ProgramWritePlan& planned,
               Files& files,
               const std::string& folder,
               std::chrono::nanoseconds spread = {},

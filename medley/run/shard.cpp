@@ -17,25 +17,25 @@ namespace {
 constexpr Symbol kRowsSymbol = 0;  // symbol 0 of every local graph
 
 // Returns the sizes of all factors of the whole value, dim after dim.
-std::vector<int64_t> flat_factors(const Placement& placement, const Table& table) {
+std::vector<int64_t> flat_factors(const PlacedValue& placed, const Table& table) {
   std::vector<int64_t> sizes;
-  for (const std::vector<Size>& dim : placement.factors)
+  for (const std::vector<Size>& dim : placed.factors)
     for (const Size& factor : dim) sizes.push_back(evaluate(factor, table));
   return sizes;
 }
 
 // Returns the part on this table's device of a tensor with the sizes of all factors.
-at::Tensor piece_of(at::Tensor factors, const Placement& placement, const Table& table) {
-  for (const Placement::Cut& cut : placement.cuts)
+at::Tensor piece_of(at::Tensor factors, const PlacedValue& placed, const Table& table) {
+  for (const PlacedValue::Cut& cut : placed.cuts)
     factors =
         factors.narrow(cut.position, evaluate(cut.offset, table), evaluate(cut.length, table));
   return factors;
 }
 
 std::vector<int64_t> local_shape(const LoweredStage& stage,
-                                 const Placement& placement,
+                                 const PlacedValue& placed,
                                  const Table& table) {
-  return shape_of(type_of(stage.graph, placement.input.value), table);
+  return shape_of(type_of(stage.graph, placed.input.value), table);
 }
 
 }  // namespace
@@ -44,9 +44,9 @@ std::string describe(at::ScalarType type, at::IntArrayRef shape) {
   return fmt::format("{}[{}]", to_string(to_dtype(type)), fmt::join(shape, ", "));
 }
 
-std::vector<int64_t> whole_shape(const Placement& placement, const Table& table) {
+std::vector<int64_t> whole_shape(const PlacedValue& placed, const Table& table) {
   std::vector<int64_t> shape;
-  for (const std::vector<Size>& dim : placement.factors) {
+  for (const std::vector<Size>& dim : placed.factors) {
     shape.push_back(1);
     for (const Size& factor : dim) shape.back() *= evaluate(factor, table);
   }
@@ -55,33 +55,32 @@ std::vector<int64_t> whole_shape(const Placement& placement, const Table& table)
 
 at::Tensor shard_of(const at::Tensor& whole,
                     const LoweredStage& stage,
-                    const Placement& placement,
+                    const PlacedValue& placed,
                     const Table& table) {
   at::Tensor shard = whole;
-  if (!placement.cuts.empty())
-    shard = piece_of(whole.reshape(flat_factors(placement, table)), placement, table);
-  return shard.reshape(local_shape(stage, placement, table)).contiguous();
+  if (!placed.cuts.empty())
+    shard = piece_of(whole.reshape(flat_factors(placed, table)), placed, table);
+  return shard.reshape(local_shape(stage, placed, table)).contiguous();
 }
 
 at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<ShardPlace>& places) {
-  const std::vector<int64_t> shape = whole_shape(*places.at(0).placement, *places[0].table);
-  if (places[0].placement->cuts.empty()) return shards.at(0).reshape(shape);
+  const std::vector<int64_t> shape = whole_shape(*places.at(0).placed, *places[0].table);
+  if (places[0].placed->cuts.empty()) return shards.at(0).reshape(shape);
   at::Tensor whole = at::empty(shape, shards.at(0).options());
   for (size_t i = 0; i < shards.size(); ++i) {
-    const auto& [placement, table] = places[i];
-    const at::Tensor piece =
-        piece_of(whole.view(flat_factors(*placement, *table)), *placement, *table);
+    const auto& [placed, table] = places[i];
+    const at::Tensor piece = piece_of(whole.view(flat_factors(*placed, *table)), *placed, *table);
     if (piece.numel() > 0) piece.copy_(shards[i].reshape(piece.sizes()));
   }
   return whole;
 }
 
 // Boxes of one stage are equal or disjoint.
-bool is_whole(const Placement& placement, const std::vector<const Table*>& tables) {
+bool is_whole(const PlacedValue& placed, const std::vector<const Table*>& tables) {
   std::set<Box> boxes;
   for (const Table* table : tables) {
-    Box box = whole_box(flat_factors(placement, *table));
-    for (const Placement::Cut& cut : placement.cuts) {
+    Box box = whole_box(flat_factors(placed, *table));
+    for (const PlacedValue::Cut& cut : placed.cuts) {
       const int64_t begin = evaluate(cut.offset, *table);
       box[at(cut.position)] = {begin, begin + evaluate(cut.length, *table)};
     }
@@ -89,7 +88,7 @@ bool is_whole(const Placement& placement, const std::vector<const Table*>& table
   }
   int64_t elements = 0;
   for (const Box& box : boxes) elements += volume(box);
-  return elements == product_of(flat_factors(placement, *tables.at(0)));
+  return elements == product_of(flat_factors(placed, *tables.at(0)));
 }
 
 BatchSlicer::BatchSlicer(const LoweredStage& stage, int device, bool accept_own)
@@ -102,15 +101,15 @@ const Table& BatchSlicer::table(size_t microbatch) const {
 }
 
 // Returns whether these are only this device's rows. Throws Error(kCaller) if they are no batch.
-bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) const {
-  const std::optional<RowDim> rows = row_dim(placement);
+bool BatchSlicer::is_own(const PlacedValue& placed, const at::Tensor& given) const {
+  const std::optional<RowDim> rows = row_dim(placed);
   Table global = table(0);
   global[kRowsSymbol] = evaluate(SymbolTable::batch(), global);
-  const std::vector<int64_t> expected = whole_shape(placement, global);
+  const std::vector<int64_t> expected = whole_shape(placed, global);
   std::vector<int64_t> own = expected;
   if (rows) own[at(rows->dim)] = num_needed_ * rows->elements;
   const at::ScalarType type =
-      to_scalar_type(stage_.graph.values[at(placement.input.value)].type.dtype);
+      to_scalar_type(stage_.graph.values[at(placed.input.value)].type.dtype);
   const bool is_type = given.scalar_type() == type;
   if (is_type && given.sizes() == at::IntArrayRef(expected)) return false;
   if (is_type && accept_own_ && given.sizes() == at::IntArrayRef(own)) return true;
@@ -123,41 +122,41 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
     also += ": all sizes but the rows are those of the batch that was captured";
   throw Error(Blame::kCaller,
               fmt::format("batch[\"{}\"]: found {}, expected {}{}",
-                          placement.input.name,
+                          placed.input.name,
                           describe(given.scalar_type(), given.sizes()),
                           describe(type, expected),
                           also));
 }
 
 // Returns a micro-batch's rows. `first`: its first row in the given tensor.
-at::Tensor BatchSlicer::slice_own(const Placement& placement,
+at::Tensor BatchSlicer::slice_own(const PlacedValue& placed,
                                   const at::Tensor& given,
                                   size_t microbatch,
                                   int64_t first) const {
-  const RowDim rows = row_dim(placement).value();
-  const Rows read = rows_of(stage_, placement, device_, microbatch).value();
+  const RowDim rows = row_dim(placed).value();
+  const Rows read = rows_of(stage_, placed, device_, microbatch).value();
   if (read.count > 0) first += read.first - needed_[microbatch].first;
   const Table& symbols = table(microbatch);
   Table here = symbols;
   here[kRowsSymbol] = read.count;
   at::Tensor piece = given.narrow(rows.dim, first * rows.elements, read.count * rows.elements)
-                         .reshape(flat_factors(placement, here));
-  for (const Placement::Cut& cut : placement.cuts)
-    if (!cuts_rows(placement, cut))
+                         .reshape(flat_factors(placed, here));
+  for (const PlacedValue::Cut& cut : placed.cuts)
+    if (!cuts_rows(placed, cut))
       piece =
           piece.narrow(cut.position, evaluate(cut.offset, symbols), evaluate(cut.length, symbols));
-  return piece.reshape(local_shape(stage_, placement, symbols)).contiguous();
+  return piece.reshape(local_shape(stage_, placed, symbols)).contiguous();
 }
 
-std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
+std::vector<at::Tensor> BatchSlicer::slice(const PlacedValue& placed,
                                            const at::Tensor& given) const {
-  const std::optional<RowDim> has = row_dim(placement);
-  const bool own = is_own(placement, given);
+  const std::optional<RowDim> has = row_dim(placed);
+  const bool own = is_own(placed, given);
   std::vector<at::Tensor> slices;
   int64_t first = 0;
   for (size_t m = 0; m < stage_.tables.size(); ++m) {
     if (own && has) {
-      slices.push_back(slice_own(placement, given, m, first));
+      slices.push_back(slice_own(placed, given, m, first));
       first += needed_[m].count;
       continue;
     }
@@ -165,7 +164,7 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
     const at::Tensor part =
         has ? given.narrow(has->dim, rows.first * has->elements, rows.count * has->elements)
             : given;
-    slices.push_back(shard_of(part, stage_, placement, table(m)));
+    slices.push_back(shard_of(part, stage_, placed, table(m)));
   }
   return slices;
 }

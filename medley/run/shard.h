@@ -18,18 +18,18 @@ using Table = std::vector<int64_t>;  // value of every symbol of a local graph
 std::string describe(at::ScalarType type, at::IntArrayRef shape);
 
 // Returns the shape of the whole value, or of its part in a micro-batch with that one's table.
-std::vector<int64_t> whole_shape(const Placement& placement, const Table& table);
+std::vector<int64_t> whole_shape(const PlacedValue& placed, const Table& table);
 
 // Returns this device's shard of a whole value, as a view if it is a contiguous piece. Requires:
 // `whole` has the whole shape.
 at::Tensor shard_of(const at::Tensor& whole,
                     const LoweredStage& stage,
-                    const Placement& placement,
+                    const PlacedValue& placed,
                     const Table& table);
 
 // The position of a shard: the value's placement in its stage, and its device's table.
 struct ShardPlace {
-  const Placement* placement;
+  const PlacedValue* placed;
   const Table* table;
 };
 
@@ -39,7 +39,7 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<Sha
 
 // Returns whether the shards of one stage form the whole value. If owners divide it over pipelines
 // (plan/owners.h), they are a share of it, or empty.
-bool is_whole(const Placement& placement, const std::vector<const Table*>& tables);
+bool is_whole(const PlacedValue& placed, const std::vector<const Table*>& tables);
 
 // The rows of a batch tensor that one device reads, by micro-batch. Accepts the global batch or, if
 // `accept_own`, only the rows that this device needs (rows_of(stage, device)). Results may share
@@ -48,12 +48,12 @@ class BatchSlicer {
  public:
   // `device` is an index into the mesh. Requires: `stage` outlives this.
   BatchSlicer(const LoweredStage& stage, int device, bool accept_own);
-  std::vector<at::Tensor> slice(const Placement& placement, const at::Tensor& given) const;
+  std::vector<at::Tensor> slice(const PlacedValue& placed, const at::Tensor& given) const;
 
  private:
   const Table& table(size_t microbatch) const;
-  bool is_own(const Placement& placement, const at::Tensor& given) const;
-  at::Tensor slice_own(const Placement& placement,
+  bool is_own(const PlacedValue& placed, const at::Tensor& given) const;
+  at::Tensor slice_own(const PlacedValue& placed,
                        const at::Tensor& given,
                        size_t microbatch,
                        int64_t first) const;

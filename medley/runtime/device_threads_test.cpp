@@ -82,7 +82,7 @@ TEST(DeviceThreads, TheNameStandsOnce) {
 }
 
 // b does not react to the abort in time, is abandoned, and may end later or never.
-TEST(DeviceThreads, WhoDoesNotEndIsGivenUp) {
+TEST(DeviceThreads, ThreadThatDoesNotEndIsAbandoned) {
   auto gate = std::make_shared<Gate>();
   auto ended = std::make_shared<Gate>();
   {

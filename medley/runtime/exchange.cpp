@@ -14,10 +14,10 @@ namespace medley {
 namespace {
 
 // Returns equal texts for equal cells. Devices with other cells have other tensors.
-std::string cells_text(const Relay& relay) {
-  const RelayTraffic traffic = traffic_of(relay);
+std::string cells_text(const GradientSync& sync) {
+  const SyncTraffic traffic = traffic_of(sync);
   return fmt::format("{} tensors, [{}] and [{}] elements from each to each",
-                     relay.tensors.size(),
+                     sync.tensors.size(),
                      fmt::join(traffic.first, ", "),
                      fmt::join(traffic.second, ", "));
 }
@@ -42,7 +42,7 @@ constexpr Property kProperties[] = {
                          traits.receives ? "receive" : "send",
                          fmt::join(traits.receives ? x.receive : x.send, ", "));
     },
-    [](const Exchange& x) { return x.relay ? cells_text(*x.relay) : ""; },
+    [](const Exchange& x) { return x.sync ? cells_text(*x.sync) : ""; },
 };
 
 std::optional<std::string> different_messages(const Exchange& from, const Exchange& to) {
@@ -78,12 +78,12 @@ Exchange make_exchange(const LoweredStage& stage,
   exchange.receive = evaluate_all(communication.receive, symbols);
   const CommunicationTraits& traits = traits_of(communication.kind);
   const bool receiver = communication.inputs.empty();
-  const bool relays = communication.kind == CommunicationKind::kRelay;
-  if (traits.sends && !relays) MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
-  if (traits.receives && !relays) MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
-  MEDLEY_CHECK(!receiver || relays || only_receives(communication));
-  MEDLEY_CHECK_EQ(relays, communication.relay != nullptr);
-  exchange.relay = communication.relay;
+  const bool syncs = communication.kind == CommunicationKind::kGradientSync;
+  if (traits.sends && !syncs) MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
+  if (traits.receives && !syncs) MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
+  MEDLEY_CHECK(!receiver || syncs || only_receives(communication));
+  MEDLEY_CHECK_EQ(syncs, communication.sync != nullptr);
+  exchange.sync = communication.sync;
   if (traits.own_group) MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
   for (ValueId value : receiver ? communication.outputs : communication.inputs) {
     const TensorType& type = stage.graph.values.at(at(value)).type;
@@ -109,7 +109,7 @@ std::optional<std::string> disagreement(const Exchange& a, const Exchange& b) {
                        b.name,
                        in_b);
   }
-  if (a.relay || !traits_of(a.kind).is_pairwise()) return std::nullopt;
+  if (a.sync || !traits_of(a.kind).is_pairwise()) return std::nullopt;
   if (auto different = different_messages(a, b)) return different;
   return different_messages(b, a);
 }

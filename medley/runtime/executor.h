@@ -59,10 +59,10 @@ class Executor {
                                                    Reduce reduce,
                                                    const std::vector<std::vector<Buffer>>& inputs,
                                                    const std::vector<Lengths>& lengths) = 0;
-  // Computes a relay: inputs[member] are the tensors of which it gives elements, outputs those of
-  // which it takes elements.
+  // Computes a gradient sync: inputs[member] are the tensors of which it gives elements, outputs
+  // those of which it takes elements.
   virtual std::vector<std::vector<Buffer>> combine(
-      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) = 0;
+      const GradientSync& sync, DType dtype, const std::vector<std::vector<Buffer>>& inputs) = 0;
 };
 
 }  // namespace medley

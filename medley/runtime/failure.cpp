@@ -14,7 +14,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Blame,
                               {Blame::kUs, "medley"}})
 
 std::string to_json(const Failure& failure) {
-  return json{{"epoch", failure.epoch},
+  return json{{"generation", failure.generation},
               {"device", failure.device ? json(*failure.device) : json()},
               {"call", failure.call},
               {"edge", failure.edge},
@@ -39,7 +39,7 @@ Failure parse_failure(const std::string& text, const std::string& place) {
   try {
     const json value = json::parse(text);
     const json& device = value.at("device");
-    return {value.at("epoch"),
+    return {value.at("generation"),
             device.is_null() ? std::nullopt : std::optional<int>(device.get<int>()),
             value.at("call"),
             value.at("edge"),

@@ -10,7 +10,7 @@
 namespace medley {
 
 struct Failure {
-  int epoch = 0;
+  int generation = 0;
   std::optional<int> device = {};  // empty: several, named by the cause
   std::string call;                // "forward 2", "" outside calls
   std::string edge;                // the exchange, "" inside a segment

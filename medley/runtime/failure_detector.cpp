@@ -39,7 +39,7 @@ FailureDetector::FailureDetector(Store& store, FailureDetectorOptions options)
 }
 
 std::string FailureDetector::key(const std::string& what) const {
-  return fmt::format("epoch/{}/{}", options_.epoch, what);
+  return fmt::format("generation/{}/{}", options_.generation, what);
 }
 
 std::string FailureDetector::key_of(int device) const {
@@ -67,7 +67,7 @@ Failure FailureDetector::read(const std::string& text) const {
   try {
     return parse_failure(text, key("failure"));
   } catch (const Error& error) {
-    return {options_.epoch, options_.device, "", options_.link, error.what()};
+    return {options_.generation, options_.device, "", options_.link, error.what()};
   }
 }
 
@@ -112,8 +112,8 @@ void FailureDetector::look_at_next(const JointCalls& calls) {
     return;
   }
   ++unchanged_;
-  if (unchanged_ == (options_.dead_after + 1) / 2) suspects_ = others();
-  if (unchanged_ >= options_.dead_after) publish(silence());
+  if (unchanged_ == (options_.heartbeat_timeout + 1) / 2) suspects_ = others();
+  if (unchanged_ >= options_.heartbeat_timeout) publish(silence());
 }
 
 FailureDetector::Finished FailureDetector::read_finished() const {
@@ -145,7 +145,7 @@ void FailureDetector::choose_next() {
 void FailureDetector::compare(const JointCalls& calls, const JointCall& theirs) {
   const auto own = calls.name(theirs.number);
   if (!own || *own == theirs.name) return;
-  publish({options_.epoch,
+  publish({options_.generation,
            {},
            "",
            "",
@@ -167,7 +167,7 @@ std::optional<Failure> FailureDetector::who_has_left(const JointCalls& calls,
   if (!own.running) return std::nullopt;
   for (const auto& [device, last] : finished)
     if (last.number < own.number)
-      return Failure{options_.epoch,
+      return Failure{options_.generation,
                      {},
                      "",
                      "",
@@ -194,12 +194,12 @@ Failure FailureDetector::silence() const {
     if (auto found = now.find(device);
         found != now.end() && found->second != kFinished && found->second == suspects_.at(device))
       silent.push_back(name(device));
-  return {options_.epoch,
+  return {options_.generation,
           *next_,
           "",
           options_.link,
           fmt::format("no sign of life for {}{}, says {}: {}",
-                      options_.dead_after_text,
+                      options_.heartbeat_timeout_text,
                       silent.empty() ? "" : fmt::format(", nor of {}", fmt::join(silent, ", ")),
                       name(options_.device),
                       silent.empty() ? "its process was killed or its link is dead"

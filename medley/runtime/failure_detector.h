@@ -23,14 +23,14 @@
 namespace medley {
 
 struct FailureDetectorOptions {
-  int epoch = 0;
+  int generation = 0;
   int device = 0;
   std::vector<int> devices;             // all of the run, in the same order on all
   std::vector<std::string> names = {};  // names for messages; empty: numbers
   std::string link = {};  // to the store, for messages: "link to 10.0.0.1:29500 through eth0"
   int looks_per_heartbeat = 2;
-  int dead_after = 10;               // heartbeats, at least 4
-  std::string dead_after_text = {};  // likewise as a time, for messages
+  int heartbeat_timeout = 10;               // heartbeats, at least 4
+  std::string heartbeat_timeout_text = {};  // likewise as a time, for messages
 };
 
 class FailureDetector {

@@ -56,14 +56,14 @@ class Devices {
     std::iota(all.begin(), all.end(), 0);
     for (int device : all) {
       stores_.push_back(std::make_unique<CountingStore>(store_.connect(device)));
-      detectors_.push_back(
-          std::make_unique<FailureDetector>(*stores_.back(),
-                                            FailureDetectorOptions{.epoch = 1,
-                                                                   .device = device,
-                                                                   .devices = all,
-                                                                   .link = "eth0",
-                                                                   .dead_after = kDeadAfter,
-                                                                   .dead_after_text = "5 s"}));
+      detectors_.push_back(std::make_unique<FailureDetector>(
+          *stores_.back(),
+          FailureDetectorOptions{.generation = 1,
+                                 .device = device,
+                                 .devices = all,
+                                 .link = "eth0",
+                                 .heartbeat_timeout = kDeadAfter,
+                                 .heartbeat_timeout_text = "5 s"}));
     }
     living_ = all;
   }
@@ -141,7 +141,7 @@ TEST(FailureDetector, ReadsFourKeysAPeriodAtMost) {
 }
 
 // Neighbours in the ring, separate devices, and one next to finished ones.
-TEST(FailureDetector, AllThatFallSilentTogetherAreNamed) {
+TEST(FailureDetector, ReportsAllDevicesThatStopTogether) {
   Devices devices(256);
   for (int i = 0; i < 7; ++i) devices.beat();
   devices.finish(range(90, 140));
@@ -170,7 +170,7 @@ TEST(FailureDetector, EveryDeviceIsLookedAt) {
 }
 
 // No device is left between the last two.
-TEST(FailureDetector, FinishedDevicesHideNobody) {
+TEST(FailureDetector, FinishedDevicesDoNotHideFailures) {
   Devices devices(64);
   devices.beat();
   std::vector<int> finished = range(0, 64);
@@ -184,7 +184,7 @@ TEST(FailureDetector, FinishedDevicesHideNobody) {
   EXPECT_EQ(devices.failures().at(10).device, 40);
 }
 
-TEST(FailureDetector, TheLastDeviceWaitsForNobody) {
+TEST(FailureDetector, LastDeviceDoesNotWait) {
   Devices devices(3);
   devices.beat();
   devices.finish({0, 2});
@@ -193,7 +193,7 @@ TEST(FailureDetector, TheLastDeviceWaitsForNobody) {
 }
 
 // A device that returns in time was not dead, however often.
-TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
+TEST(FailureDetector, DeviceThatResumesItsHeartbeatIsAlive) {
   Devices devices(4);
   for (int pause = 0; pause < 4; ++pause) {
     devices.beat();
@@ -208,7 +208,8 @@ TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
 TEST(FailureDetector, TheFirstFailureIsThatOfTheJob) {
   InMemoryStore store;
   const auto connection = store.connect(0);
-  FailureDetectorOptions options{.epoch = 7, .device = 1, .devices = {0, 1}, .names = {"a", "b"}};
+  FailureDetectorOptions options{
+      .generation = 7, .device = 1, .devices = {0, 1}, .names = {"a", "b"}};
   FailureDetector detector(*connection, options);
   detector.publish({7, 1, "forward 0", "", "no power", Blame::kUs});
   detector.publish({7, 0, "", "reduce w", "peer lost"});
@@ -257,7 +258,7 @@ TEST(FailureDetector, CallsThatFitAreNotNamed) {
 }
 
 // Its process lives on, so no closed connection informs the others.
-TEST(FailureDetector, WhoWaitsForAFinishedDeviceSaysSo) {
+TEST(FailureDetector, WaitForAFinishedDeviceIsReported) {
   Devices devices(4);
   devices.call("step()");
   devices.finish({2});
@@ -271,7 +272,7 @@ TEST(FailureDetector, WhoWaitsForAFinishedDeviceSaysSo) {
 }
 
 // Devices do not return from the last call at the same time.
-TEST(FailureDetector, WhoFinishesFirstIsNotWaitedFor) {
+TEST(FailureDetector, FirstFinishedDeviceIsNotWaitedFor) {
   Devices devices(3);
   for (int device : devices.living()) devices.calls(device).begin("save_model()");
   devices.calls(0).end();
@@ -283,10 +284,10 @@ TEST(FailureDetector, WhoFinishesFirstIsNotWaitedFor) {
 // Any host that reaches the store can write to it.
 TEST(FailureDetector, ValuesThatNoDeviceWroteAreNamed) {
   Devices devices(2);
-  devices.write("epoch/1/failure", "{not json");
+  devices.write("generation/1/failure", "{not json");
   devices.beat();
   EXPECT_THAT(devices.failures().at(1).cause,
-              HasSubstr("epoch/1/failure: found \"{not json\", expected what a device"));
+              HasSubstr("generation/1/failure: found \"{not json\", expected what a device"));
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-std::string key(int epoch, int device) { return fmt::format("epoch/{}/hashes/{}", epoch, device); }
+std::string key(int generation, int device) {
+  return fmt::format("generation/{}/hashes/{}", generation, device);
+}
 
 // Returns the time left until the common deadline, so that time-outs do not add up.
 milliseconds time_left(steady_clock::time_point deadline) {
@@ -23,14 +25,14 @@ milliseconds time_left(steady_clock::time_point deadline) {
 }
 
 NamedHashes published(
-    Store& store, int epoch, int device, milliseconds timeout, milliseconds left) {
+    Store& store, int generation, int device, milliseconds timeout, milliseconds left) {
   std::string text;
   try {
-    text = store.wait(key(epoch, device), left);
+    text = store.wait(key(generation, device), left);
   } catch (const Error& cause) {
     throw Error(Blame::kEnvironment,
-                fmt::format("handshake of epoch {}: device {} has not come within {} ms: {}",
-                            epoch,
+                fmt::format("handshake of generation {}: device {} has not come within {} ms: {}",
+                            generation,
                             device,
                             timeout.count(),
                             cause.what()));
@@ -47,17 +49,17 @@ std::string hash_named(const NamedHashes& hashes, const std::string& name) {
 }  // namespace
 
 void handshake(Store& store,
-               int epoch,
+               int generation,
                int device,
                const std::vector<int>& devices,
                const NamedHashes& hashes,
                milliseconds timeout) {
   const auto deadline = steady_clock::now() + timeout;
-  store.set(key(epoch, device), json(hashes).dump());
+  store.set(key(generation, device), json(hashes).dump());
   NamedHashes first;
   std::string difference;
   for (int other : devices) {
-    const NamedHashes theirs = published(store, epoch, other, timeout, time_left(deadline));
+    const NamedHashes theirs = published(store, generation, other, timeout, time_left(deadline));
     if (other == devices.front()) first = theirs;
     if (theirs == first || !difference.empty()) continue;
     for (const auto& [name, hash] : first) {

@@ -18,9 +18,9 @@ using NamedHashes = std::vector<std::pair<std::string, std::string>>;
 // Returns when all devices have published the same hashes. Otherwise throws the same Error(kCaller)
 // on all of them, which names the first difference from devices[0]. After the time-out throws
 // Error(kEnvironment) that names the missing device. Requires: equal `devices` on all of them and
-// not empty; `epoch` never used before.
+// not empty; `generation` never used before.
 void handshake(Store& store,
-               int epoch,
+               int generation,
                int device,
                const std::vector<int>& devices,
                const NamedHashes& hashes,

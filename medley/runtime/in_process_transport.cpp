@@ -96,8 +96,8 @@ void InProcessTransport::State::combine(PendingCollective& collective) {
     inputs.push_back(std::move(exchange->inputs));
     lengths.push_back({exchange->send, exchange->receive});
   }
-  collective.outputs = first.relay ? executor.combine(*first.relay, first.dtype, inputs)
-                                   : executor.combine(first.kind, first.reduce, inputs, lengths);
+  collective.outputs = first.sync ? executor.combine(*first.sync, first.dtype, inputs)
+                                  : executor.combine(first.kind, first.reduce, inputs, lengths);
   MEDLEY_CHECK_EQ(collective.outputs.size(), collective.exchanges.size());
   collective.end = clock.now();
 }

@@ -86,29 +86,29 @@ TEST_F(InProcess, OtherLengthIsFoundBeforeAllHaveCome) {
 
 // Eight elements: four of each owner; to another device, only the first's.
 TEST_F(InProcess, OtherCellsAreFound) {
-  const auto relay = [](std::vector<int> owners) {
-    Exchange exchange = reduce({0, 1}, 0, "relay w");
-    exchange.kind = CommunicationKind::kRelay;
-    RelayTensor tensor;
+  const auto sync = [](std::vector<int> owners) {
+    Exchange exchange = reduce({0, 1}, 0, "sync w");
+    exchange.kind = CommunicationKind::kGradientSync;
+    SyncTensor tensor;
     for (int i = 0; i < 2; ++i) {
       const Runs runs{4 * i, 4, {}, {}};
       tensor.push_back({4, {{0, runs}, {1, runs}}, {{owners[static_cast<size_t>(i)], runs}}});
     }
-    exchange.relay = std::make_shared<const Relay>(
-        Relay{{{{0}, {0}}, {{0}, {0}}}, {std::make_shared<const RelayTensor>(tensor)}});
+    exchange.sync = std::make_shared<const GradientSync>(
+        GradientSync{{{{0}, {0}}, {{0}, {0}}}, {std::make_shared<const SyncTensor>(tensor)}});
     return exchange;
   };
-  auto first = transport_.post(relay({0, 1}));
-  Exchange other = relay({0, 0});
+  auto first = transport_.post(sync({0, 1}));
+  Exchange other = sync({0, 0});
   other.me = 1;
   auto second = transport_.post(other);
-  const auto what = AllOf(HasSubstr("device 0 has relay w, 1 tensors, [0, 4, 4, 0] and"),
-                          HasSubstr("device 1 has relay w, 1 tensors, [0, 0, 8, 0] and"));
+  const auto what = AllOf(HasSubstr("device 0 has sync w, 1 tensors, [0, 4, 4, 0] and"),
+                          HasSubstr("device 1 has sync w, 1 tensors, [0, 0, 8, 0] and"));
   EXPECT_THAT(message_of_wait(*second), what);
   EXPECT_THAT(message_of_wait(*first), what);
 }
 
-TEST_F(InProcess, TimeOutNamesWhoHasNotCome) {
+TEST_F(InProcess, TimeOutNamesMissingDevices) {
   auto pending = transport_.post(reduce({4, 5, 6}, 1));
   auto other = transport_.post(reduce({4, 5, 6}, 0));
   EXPECT_EQ(message_of_wait(*pending),

@@ -53,7 +53,7 @@ struct Interpreter::Prepared {
  private:
   // By the values of the read symbols.
   template <typename Of>
-  struct Alike {
+  struct Shared {
     std::vector<Symbol> symbols;
     std::map<std::vector<int64_t>, std::unique_ptr<Of>> by_values;
   };
@@ -61,8 +61,8 @@ struct Interpreter::Prepared {
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
   const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
 
-  std::map<const Step*, Alike<PreparedStep>> steps_;
-  std::map<FunctionKind, Alike<PreparedFunction>> functions_;
+  std::map<const Step*, Shared<PreparedStep>> steps_;
+  std::map<FunctionKind, Shared<PreparedFunction>> functions_;
 };
 
 Interpreter::Prepared::Prepared(std::shared_ptr<const Program> of,
@@ -88,10 +88,10 @@ Interpreter::Prepared::Prepared(std::shared_ptr<const Program> of,
 const Interpreter::PreparedFunction& Interpreter::Prepared::prepare(
     FunctionKind kind, const std::vector<int64_t>& table) {
   const Function& function = find_function(stage, kind);
-  const auto [alike, is_first] = functions_.try_emplace(kind);
-  if (is_first) alike->second.symbols = symbols_read(stage, function.steps);
+  const auto [shared, is_first] = functions_.try_emplace(kind);
+  if (is_first) shared->second.symbols = symbols_read(stage, function.steps);
   std::unique_ptr<PreparedFunction>& prepared =
-      alike->second.by_values[values_of(alike->second.symbols, table)];
+      shared->second.by_values[values_of(shared->second.symbols, table)];
   if (prepared) return *prepared;
   prepared = std::make_unique<PreparedFunction>();
   prepared->assigns = &function.assigns;
@@ -101,10 +101,10 @@ const Interpreter::PreparedFunction& Interpreter::Prepared::prepare(
 
 const Interpreter::PreparedStep& Interpreter::Prepared::prepare(const Step& step,
                                                                 const std::vector<int64_t>& table) {
-  const auto [alike, is_first] = steps_.try_emplace(&step);
-  if (is_first) alike->second.symbols = symbols_read(stage, std::span(&step, 1));
+  const auto [shared, is_first] = steps_.try_emplace(&step);
+  if (is_first) shared->second.symbols = symbols_read(stage, std::span(&step, 1));
   std::unique_ptr<PreparedStep>& prepared =
-      alike->second.by_values[values_of(alike->second.symbols, table)];
+      shared->second.by_values[values_of(shared->second.symbols, table)];
   if (prepared) return *prepared;
   prepared = std::make_unique<PreparedStep>();
   if (const auto* segment = std::get_if<Segment>(&step)) {
@@ -155,7 +155,7 @@ Interpreter::Interpreter(const Program& program,
   const std::vector<ValueId> read_behind = reported(own);
   std::set<ValueId> kept(read_behind.begin(), read_behind.end());
   if (options_.keep_gradients)
-    for (const Placement& gradient : own.gradients) kept.insert(gradient.input.value);
+    for (const PlacedValue& gradient : own.gradients) kept.insert(gradient.input.value);
   for (ValueId value = 0; value < static_cast<ValueId>(own.lifetimes.size()); ++value)
     if (own.lifetimes[at(value)] == Lifetime::kStep)
       (kept.contains(value) ? kept_ : not_kept_).push_back(value);

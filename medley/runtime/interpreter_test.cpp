@@ -60,10 +60,10 @@ class AddingExecutor final : public Executor {
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override {
     slot(stage, frames, value) = std::move(buffer);
   }
-  std::vector<std::vector<Buffer>> combine(const Relay&,
+  std::vector<std::vector<Buffer>> combine(const GradientSync&,
                                            DType,
                                            const std::vector<std::vector<Buffer>>&) override {
-    throw Error(Blame::kUs, "no relays here");
+    throw Error(Blame::kUs, "no gradient syncs here");
   }
   std::vector<std::vector<Buffer>> combine(CommunicationKind,
                                            Reduce,
@@ -251,7 +251,7 @@ struct OneDevice {
 };
 
 // The run frame keeps w, loss and norm; two micro-batches are in flight at most.
-TEST(Interpreter, FreesWhatNobodyReads) {
+TEST(Interpreter, FreesUnreadValues) {
   OneDevice device(data_parallel_program({2}, 5));
   device.step();
   EXPECT_THAT(device.executor.num_values_left(), ElementsAre(3, 0, 0));
@@ -349,7 +349,7 @@ TEST(Interpreter, ErrorsNameTheExchange) {
             "within 20 ms by devices [1]");
 }
 
-TEST(Interpreter, NoStepAfterAFailedOne) {
+TEST(Interpreter, RefusesStepsAfterAFailedOne) {
   OneDevice device(data_parallel_program({2, 1}, 1));
   EXPECT_THAT(error_of([&] { device.step(); }), HasSubstr("not posted"));
   EXPECT_THAT(error_of([&] { device.step(); }), HasSubstr("a step after one that failed"));

@@ -174,19 +174,19 @@ std::vector<std::vector<Buffer>> NullExecutor::combine(
 }
 
 std::vector<std::vector<Buffer>> NullExecutor::combine(
-    const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) {
+    const GradientSync& sync, DType dtype, const std::vector<std::vector<Buffer>>& inputs) {
   std::vector<std::vector<Buffer>> outputs(inputs.size());
-  MEDLEY_CHECK_EQ(inputs.size(), relay.members.size());
+  MEDLEY_CHECK_EQ(inputs.size(), sync.members.size());
   for (size_t me = 0; me < inputs.size(); ++me) {
     const int member = static_cast<int>(me);
-    MEDLEY_CHECK_EQ(inputs[me].size(), relay.members[me].inputs.size());
+    MEDLEY_CHECK_EQ(inputs[me].size(), sync.members[me].inputs.size());
     for (size_t i = 0; i < inputs[me].size(); ++i) {
-      const RelayTensor& tensor = *relay.tensors[at(relay.members[me].inputs[i])];
+      const SyncTensor& tensor = *sync.tensors[at(sync.members[me].inputs[i])];
       if (const int64_t elements = given(tensor, member); elements > 0)
         MEDLEY_CHECK_EQ(num_elements(inputs[me][i]), elements);
     }
-    for (int tensor : relay.members[me].outputs)
-      outputs[me].push_back(null_buffer(dtype, {taken(*relay.tensors[at(tensor)], member)}));
+    for (int tensor : sync.members[me].outputs)
+      outputs[me].push_back(null_buffer(dtype, {taken(*sync.tensors[at(tensor)], member)}));
   }
   return outputs;
 }

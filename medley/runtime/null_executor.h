@@ -36,7 +36,7 @@ class NullExecutor : public Executor {
   void run(PreparedSegment& segment, Frames frames) override;
   Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override;
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override;
-  std::vector<std::vector<Buffer>> combine(const Relay& relay,
+  std::vector<std::vector<Buffer>> combine(const GradientSync& sync,
                                            DType dtype,
                                            const std::vector<std::vector<Buffer>>& inputs) override;
   std::vector<std::vector<Buffer>> combine(CommunicationKind kind,

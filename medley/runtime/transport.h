@@ -26,8 +26,8 @@ struct Exchange {
   std::vector<int64_t> send, receive;
   DType dtype = DType::kF32;
   int64_t bytes_per_element = 0;
-  int64_t bytes = 0;                   // all inputs together
-  std::shared_ptr<const Relay> relay;  // for relays
+  int64_t bytes = 0;                         // all inputs together
+  std::shared_ptr<const GradientSync> sync;  // for gradient syncs
   std::string name;
   std::vector<Buffer> inputs;  // unshared ones may be overwritten
 };

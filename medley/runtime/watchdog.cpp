@@ -14,26 +14,26 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kLeastHeartbeats = 4;  // per dead_after
+constexpr int kLeastHeartbeats = 4;  // per heartbeat_timeout
 
 FailureDetectorOptions detection(const WatchdogOptions& options) {
   const auto times = [](milliseconds all, milliseconds one) {
     return static_cast<int>((all + one - milliseconds(1)) / one);
   };
-  return {options.epoch,
+  return {options.generation,
           options.device,
           options.devices,
           options.names,
           options.link,
           times(options.heartbeat, options.poll),
-          std::max(kLeastHeartbeats, times(options.dead_after, options.heartbeat)),
-          fmt::format("{} ms", options.dead_after.count())};
+          std::max(kLeastHeartbeats, times(options.heartbeat_timeout, options.heartbeat)),
+          fmt::format("{} ms", options.heartbeat_timeout.count())};
 }
 
 }  // namespace
 
 WatchdogOptions with_heartbeats(WatchdogOptions options) {
-  const milliseconds most = std::max(milliseconds(1), options.dead_after / kLeastHeartbeats);
+  const milliseconds most = std::max(milliseconds(1), options.heartbeat_timeout / kLeastHeartbeats);
   options.heartbeat = std::min(options.heartbeat, most);
   options.poll = std::min(options.poll, options.heartbeat);
   return options;
@@ -73,7 +73,7 @@ Failure Watchdog::fail(const std::string& call,
                        const std::string& edge,
                        const std::string& cause,
                        Blame blame) {
-  publish(cause_of({options_.epoch, options_.device, call, edge, cause, blame}));
+  publish(cause_of({options_.generation, options_.device, call, edge, cause, blame}));
   std::this_thread::sleep_for(2 * options_.poll);
   const std::scoped_lock lock(mutex_);
   return *first_;
@@ -129,8 +129,8 @@ void Watchdog::run() {
     } catch (const std::exception& cause) {
       // A store in one of the processes may end before the others. Only a device that waits for
       // others needs it.
-      if (waits_for_others() && steady_clock::now() - store_answered_ > options_.dead_after)
-        publish({options_.epoch, options_.device, "", options_.link, cause.what()});
+      if (waits_for_others() && steady_clock::now() - store_answered_ > options_.heartbeat_timeout)
+        publish({options_.generation, options_.device, "", options_.link, cause.what()});
     }
     std::unique_lock lock(mutex_);
     if (!first_)

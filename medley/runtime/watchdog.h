@@ -26,16 +26,16 @@
 namespace medley {
 
 struct WatchdogOptions {
-  int epoch = 0;
+  int generation = 0;
   int device = 0;
   std::vector<int> devices;             // all of the run
   std::vector<std::string> names = {};  // names for messages; empty: numbers
   std::string link = {};  // to the store, for messages: "link to 10.0.0.1:29500 through eth0"
-  std::chrono::milliseconds poll{250}, heartbeat{500}, dead_after{5000}, grace{3000};
+  std::chrono::milliseconds poll{250}, heartbeat{500}, heartbeat_timeout{5000}, grace{3000};
 };
 
 // Returns the options with heartbeats and looks at the frequency that the detector's minimum per
-// `dead_after` requires.
+// `heartbeat_timeout` requires.
 WatchdogOptions with_heartbeats(WatchdogOptions options);
 
 class Watchdog {

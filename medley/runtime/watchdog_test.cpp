@@ -13,11 +13,11 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-WatchdogOptions options(int device, int count, milliseconds dead_after) {
-  WatchdogOptions options{.epoch = 2, .device = device, .devices = {}};
+WatchdogOptions options(int device, int count, milliseconds heartbeat_timeout) {
+  WatchdogOptions options{.generation = 2, .device = device, .devices = {}};
   for (int i = 0; i < count; ++i) options.devices.push_back(i);
   options.poll = options.heartbeat = milliseconds(5);
-  options.dead_after = dead_after;
+  options.heartbeat_timeout = heartbeat_timeout;
   options.grace = milliseconds(20);
   return options;
 }
@@ -58,10 +58,10 @@ struct Device {
 constexpr milliseconds kNever{60000};
 
 TEST(Watchdog, BeatsAsOftenAsItTakes) {
-  const WatchdogOptions usual, soon = with_heartbeats({.dead_after = milliseconds(200)});
+  const WatchdogOptions usual, soon = with_heartbeats({.heartbeat_timeout = milliseconds(200)});
   EXPECT_EQ(soon.heartbeat, milliseconds(50));
   EXPECT_EQ(soon.poll, milliseconds(50));
-  const WatchdogOptions late = with_heartbeats({.dead_after = milliseconds(2000)});
+  const WatchdogOptions late = with_heartbeats({.heartbeat_timeout = milliseconds(2000)});
   EXPECT_EQ(late.heartbeat, usual.heartbeat);
   EXPECT_EQ(late.poll, usual.poll);
 }
@@ -87,7 +87,7 @@ TEST(Watchdog, FirstCauseStays) {
 }
 
 // A finished device closes its connections, the only sign to the others' exchanges.
-TEST(Watchdog, WhoHasFinishedIsTheCauseOfFailedExchanges) {
+TEST(Watchdog, FinishedDeviceIsTheCauseOfFailedExchanges) {
   InMemoryStore store;
   Device a(store, options(0, 2, kNever));
   {
@@ -150,7 +150,7 @@ TEST(Watchdog, LostStoreEndsTheDevice) {
 }
 
 // The process that serves the store has finished first, and this one writes files.
-TEST(Watchdog, WhoWaitsForNobodyNeedsNoStore) {
+TEST(Watchdog, LoneDeviceNeedsNoStore) {
   InMemoryStore store;
   Device a(store, options(0, 1, milliseconds(20)));
   a.watchdog.begin("step()");
@@ -161,7 +161,7 @@ TEST(Watchdog, WhoWaitsForNobodyNeedsNoStore) {
 }
 
 // The device's own thread has handled the failure and leaves.
-TEST(Watchdog, WhoLeavesWithinTheGraceIsNotEnded) {
+TEST(Watchdog, DeviceThatLeavesWithinTheGraceIsNotEnded) {
   InMemoryStore store;
   WatchdogOptions patient = options(0, 1, kNever);
   patient.grace = std::chrono::minutes(1);
@@ -173,10 +173,10 @@ TEST(Watchdog, WhoLeavesWithinTheGraceIsNotEnded) {
 }
 
 // Failures of an earlier generation do not concern this one.
-TEST(Watchdog, EpochsAreApart) {
+TEST(Watchdog, GenerationsAreSeparate) {
   InMemoryStore store;
   WatchdogOptions old = options(0, 1, kNever);
-  old.epoch = 1;
+  old.generation = 1;
   Device before(store, old);
   before.watchdog.fail("", "", "no");
   Device after(store, options(0, 1, kNever));

@@ -47,7 +47,7 @@ PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
   return order;
 }
 
-PipelineOrder with_late_weights(PipelineOrder order, const std::vector<int>& late) {
+PipelineOrder with_deferred_weights(PipelineOrder order, const std::vector<int>& late) {
   MEDLEY_CHECK_EQ(late.size(), order.size());
   for (size_t stage = 0; stage < order.size(); ++stage) {
     MEDLEY_CHECK(late[stage] >= 0);
@@ -64,7 +64,7 @@ PipelineOrder with_late_weights(PipelineOrder order, const std::vector<int>& lat
   return order;
 }
 
-StageOrder order_at_once(int of, int microbatches) {
+StageOrder order_interleaved(int of, int microbatches) {
   MEDLEY_CHECK(of >= 1 && microbatches >= 1);
   StageOrder order;
   for (int first = 0; first < microbatches; first += of)

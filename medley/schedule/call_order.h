@@ -57,7 +57,7 @@ PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches);
 //   s2  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3
 //
 // Requires: the order has whole calls, and `late` an entry of at least 0 for each stage.
-PipelineOrder with_late_weights(PipelineOrder order, const std::vector<int>& late);
+PipelineOrder with_deferred_weights(PipelineOrder order, const std::vector<int>& late);
 
 // Returns whether weight gradients have calls of their own; then the last call is one.
 inline bool has_weights(const StageOrder& order) {
@@ -66,7 +66,7 @@ inline bool has_weights(const StageOrder& order) {
 
 // Returns the order of a stage without neighbours with `of` interleaved micro-batches per forward,
 // then per backward: "F0-1 B0-1 F2 B2" for two of three. Requires: both are at least 1.
-StageOrder order_at_once(int of, int microbatches);
+StageOrder order_interleaved(int of, int microbatches);
 
 // Returns the counts capped at limits[i] (none if empty) and at the count of the stage before.
 // Throws Error(kCaller) with the stage if a limit is below 1. Requires: limits is empty or has an

@@ -42,17 +42,17 @@ TEST(OrderCalls, WarmsUpAlternatesAndCoolsDown) {
 // The orders drawn in the header.
 TEST(OrderCalls, GradientsOfWeightsComeAsLateAsTheyMay) {
   std::vector<std::string> texts;
-  for (const StageOrder& calls : with_late_weights(order_calls({3, 2, 1}, 4), {0, 1, 2}))
+  for (const StageOrder& calls : with_deferred_weights(order_calls({3, 2, 1}, 4), {0, 1, 2}))
     texts.push_back(to_string(calls));
   EXPECT_THAT(texts,
               ElementsAre("F0 F1 F2 B0 F3 B1 B2 B3",
                           "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3",
                           "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
-  EXPECT_EQ(to_string(with_late_weights(order_calls({1}, 2), {9})[0]), "F0 B0 F1 B1 W0 W1");
+  EXPECT_EQ(to_string(with_deferred_weights(order_calls({1}, 2), {9})[0]), "F0 B0 F1 B1 W0 W1");
 }
 
-TEST(OrderCalls, MicroBatchesAtOnceAreOneEntry) {
-  const StageOrder order = order_at_once(2, 3);
+TEST(OrderCalls, InterleavedMicrobatchesAreOneEntry) {
+  const StageOrder order = order_interleaved(2, 3);
   EXPECT_EQ(to_string(order), "F0-1 B0-1 F2 B2");
   EXPECT_EQ(fault_of({order}, 3), "");
   EXPECT_THAT(peak_in_flight({order}), ElementsAre(2));
@@ -147,7 +147,7 @@ TEST(Verify, CountsThatDoNotGrowNeverDeadlock) {
     std::sort(counts.rbegin(), counts.rend());
     std::vector<int> late(counts.size());
     for (int& count : late) count = static_cast<int>(random() % 5);
-    const PipelineOrder order = with_late_weights(order_calls(counts, microbatches), late);
+    const PipelineOrder order = with_deferred_weights(order_calls(counts, microbatches), late);
     EXPECT_EQ(fault_of(order, microbatches, {counts, message_slots(counts)}), "") << seed;
     EXPECT_EQ(peak_in_flight(order), counts);
   }

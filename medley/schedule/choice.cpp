@@ -35,20 +35,21 @@ PipelineOrder of_in_flight(const ScheduleChoice& choice, PipelineSize size, Pipe
 }
 
 // No stage waits for results of the first stage.
-Expected expected_late(const ScheduleChoice& choice, PipelineSize) {
-  const std::vector<int64_t>& counts = choice.late_weights;
+Expected expected_deferred(const ScheduleChoice& choice, PipelineSize) {
+  const std::vector<int64_t>& counts = choice.deferred_weights;
   if (counts.empty() || (counts[0] == 0 && std::ranges::min(counts) >= 0)) return std::nullopt;
   return "0 for the first stage, and none below it";
 }
 
-PipelineOrder of_late(const ScheduleChoice& choice, PipelineSize size, PipelineOrder order) {
-  return with_late_weights(std::move(order), held_to(size.microbatches, choice.late_weights));
+PipelineOrder of_deferred(const ScheduleChoice& choice, PipelineSize size, PipelineOrder order) {
+  return with_deferred_weights(std::move(order),
+                               held_to(size.microbatches, choice.deferred_weights));
 }
 
-Expected expected_at_once(const ScheduleChoice& choice, PipelineSize size) {
-  if (choice.at_once < 1 || choice.at_once > size.microbatches)
+Expected expected_interleave(const ScheduleChoice& choice, PipelineSize size) {
+  if (choice.interleave < 1 || choice.interleave > size.microbatches)
     return fmt::format("1 to {}, the micro-batches", size.microbatches);
-  if (choice.at_once == 1) return std::nullopt;
+  if (choice.interleave == 1) return std::nullopt;
   if (size.stages > 1)
     return fmt::format(
         "1: the pipeline has {} stages, and only one alone works on several micro-batches at once",
@@ -57,8 +58,8 @@ Expected expected_at_once(const ScheduleChoice& choice, PipelineSize size) {
   return "1 beside in_flight: as many are in flight as go at once";
 }
 
-PipelineOrder of_at_once(const ScheduleChoice& choice, PipelineSize size, PipelineOrder) {
-  return {order_at_once(static_cast<int>(choice.at_once), size.microbatches)};
+PipelineOrder of_interleave(const ScheduleChoice& choice, PipelineSize size, PipelineOrder) {
+  return {order_interleaved(static_cast<int>(choice.interleave), size.microbatches)};
 }
 
 }  // namespace
@@ -67,8 +68,8 @@ const std::vector<ScheduleField>& schedule_fields() {
   using Choice = ScheduleChoice;
   static const std::vector<ScheduleField> kTable = {
       {"in_flight", 1, &Choice::in_flight, nullptr, expected_in_flight, of_in_flight},
-      {"late_weights", 0, &Choice::late_weights, nullptr, expected_late, of_late},
-      {"at_once", 1, nullptr, &Choice::at_once, expected_at_once, of_at_once},
+      {"deferred_weights", 0, &Choice::deferred_weights, nullptr, expected_deferred, of_deferred},
+      {"interleave", 1, nullptr, &Choice::interleave, expected_interleave, of_interleave},
   };
   return kTable;
 }

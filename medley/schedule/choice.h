@@ -21,9 +21,9 @@ struct ScheduleChoice {
   std::vector<int64_t> in_flight{};
   // Most micro-batches on each stage with deferred weight gradients, which no other stage reads.
   // Empty: 0, computed in the backward call.
-  std::vector<int64_t> late_weights{};
+  std::vector<int64_t> deferred_weights{};
   // Single stage only: number of micro-batches interleaved in a forward or backward.
-  int64_t at_once = 1;
+  int64_t interleave = 1;
   bool operator==(const ScheduleChoice&) const = default;
 };
 

@@ -21,11 +21,11 @@ TEST(ScheduleChoice, MeansOneListOfCallsForEachStage) {
   EXPECT_THAT(texts({}, {2, 2}), ElementsAre("F0 F1 B0 B1", "F0 B0 F1 B1"));
   EXPECT_THAT(texts({.schedule = "h1f1b"}, {1, 2}), ElementsAre("F0 B0 F1 B1"));
   EXPECT_THAT(texts({.in_flight = {9, 2}}, {2, 2}), ElementsAre("F0 F1 B0 B1", "F0 F1 B0 B1"));
-  EXPECT_THAT(texts({.late_weights = {0, 9}}, {2, 2}),
+  EXPECT_THAT(texts({.deferred_weights = {0, 9}}, {2, 2}),
               ElementsAre("F0 F1 B0 B1", "F0 B0 F1 B1 W0 W1"));
-  EXPECT_THAT(texts({.schedule = "gpipe", .late_weights = {0, 1}}, {2, 2}),
+  EXPECT_THAT(texts({.schedule = "gpipe", .deferred_weights = {0, 1}}, {2, 2}),
               ElementsAre("F0 F1 B0 B1", "F0 F1 B0 W0 B1 W1"));
-  EXPECT_THAT(texts({.at_once = 2}, {1, 3}), ElementsAre("F0-1 B0-1 F2 B2"));
+  EXPECT_THAT(texts({.interleave = 2}, {1, 3}), ElementsAre("F0-1 B0-1 F2 B2"));
 }
 
 // For any fields of the table without a fault, every call occurs once, and the stages never

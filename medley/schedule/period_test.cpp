@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // Two stages of 3, a transfer of 1: 1F1B exposes it twice per two micro-batches, (3 + 3 + 2) / 2.
-TEST(SteadyPeriod, OfTwoStages) {
+TEST(SteadyPeriod, TwoStagesHaveTheExactPeriod) {
   const PipelineTimes times = equal_microbatches({{{{1}, {2}}, {{1}, {2}}}, {{{1}, {1}, {}}}}, 9);
   EXPECT_EQ(steady_period({1, 1}, times), Nanoseconds{8});
   EXPECT_EQ(steady_period({2, 1}, times), Nanoseconds{4});

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/schedule/deferred_weights.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/late_weights.h"
 #include "medley/testing/draw.h"
 #include "medley/testing/sample_pipelines.h"
 
@@ -54,12 +54,12 @@ struct Drawing {
   std::string title, found, expected, schedule;
 };
 
-PipelineOrder with_late_weights(const PipelineOrder& order, const PipelineTimes& times) {
+PipelineOrder with_deferred_weights(const PipelineOrder& order, const PipelineTimes& times) {
   std::vector<int> most(order.size(), times.num_microbatches());
   most[0] = 0;
-  const LateWeights late =
-      late_weights(times, peak_in_flight(order), most, std::vector<Nanoseconds>(order.size()));
-  return with_late_weights(order, late.counts);
+  const DeferredWeights late =
+      deferred_weights(times, peak_in_flight(order), most, std::vector<Nanoseconds>(order.size()));
+  return with_deferred_weights(order, late.counts);
 }
 
 // Returns the drawings of a file, each below its title line.
@@ -82,7 +82,7 @@ std::vector<Drawing> drawings(const std::filesystem::path& path) {
     ScheduleRequest request{equal_microbatches(std::move(times), number(5)), {}, {}};
     if (title[9].matched) request.max_in_flight.assign(stages, number(10));
     PipelineOrder order = find_schedule(title[3].str()).order(request);
-    if (late) order = with_late_weights(order, request.times);
+    if (late) order = with_deferred_weights(order, request.times);
     Drawing drawing{title[2], "", draw(order, time_calls(order, request.times), {1}), title[3]};
     const std::string margin = title[1];
     const std::regex picture("^(s\\d|\\d[<>]\\d) .*");

@@ -38,7 +38,7 @@ TEST(StageEnds, AreThoseOfTheTimer) {
     if (random() % 2 == 0)
       for (int& each : late) each = static_cast<int>(random() % 6);
     const PipelineOrder order =
-        with_late_weights(order_calls(counts, times.num_microbatches()), late);
+        with_deferred_weights(order_calls(counts, times.num_microbatches()), late);
     const Timing whole = time_calls(order, times);
     const StageEnds found = time_ends(counts, times, late);
     ASSERT_EQ(found.finish, whole.finish) << seed;

@@ -51,16 +51,16 @@ std::optional<Cut> cut_at(const Factors& factors,
 std::optional<Choice> cut_choice(const Factors& factors,
                                  OpId op,
                                  const std::vector<std::vector<int>>& dims,
-                                 const AxisState& state) {
-  if (state.holding != Holding::kSharded) return std::nullopt;
-  const std::optional<Cut> cut = cut_at(factors, op, dims, state.position);
+                                 const AxisPlacement& placement) {
+  if (placement.holding != Holding::kSharded) return std::nullopt;
+  const std::optional<Cut> cut = cut_at(factors, op, dims, placement.position);
   if (!cut) return std::nullopt;
-  const Choice choice{ChoiceKind::kCut, *cut, state.part, -1};
+  const Choice choice{ChoiceKind::kCut, *cut, placement.part, -1};
   if (!is_legal(factors, op, choice)) return std::nullopt;
   return choice;
 }
 
-AxisState absent_state(Absent absent) {
+AxisPlacement absent_placement(Absent absent) {
   switch (absent) {
     case Absent::kSum:
       return partial_sum();
@@ -87,88 +87,92 @@ bool is_legal(const Factors& factors, OpId op, const Choice& choice) {
   return choice.cut.factor >= 0 && choice.cut.factor < num_factors(factors, op, choice.cut.label);
 }
 
-std::vector<AxisState> operand_states(const Graph& graph,
-                                      const Factors& factors,
-                                      OpId op,
-                                      const Choice& choice) {
+std::vector<AxisPlacement> operand_placements(const Graph& graph,
+                                              const Factors& factors,
+                                              OpId op,
+                                              const Choice& choice) {
   const size_t count = operands(graph.ops[at(op)]).size();
-  std::vector<AxisState> states(count);
-  if (choice.kind == ChoiceKind::kReplicate) return states;
+  std::vector<AxisPlacement> placements(count);
+  if (choice.kind == ChoiceKind::kReplicate) return placements;
   const Instance& instance = instance_of(factors, op);
   if (choice.kind == ChoiceKind::kLinear) {
-    for (int operand : instance.linear[at(choice.group)]) states[at(operand)] = partial_sum();
-    return states;
+    for (int operand : instance.linear[at(choice.group)]) placements[at(operand)] = partial_sum();
+    return placements;
   }
   for (size_t i = 0; i < count; ++i) {
     const int position = find_cut(factors, op, instance.operands[i], choice.cut);
-    if (position >= 0) states[i] = sharded(position, choice.part);
+    if (position >= 0) placements[i] = sharded(position, choice.part);
   }
-  return states;
+  return placements;
 }
 
-std::vector<AxisState> result_states(const Graph& graph,
-                                     const Factors& factors,
-                                     OpId op,
-                                     const Choice& choice) {
+std::vector<AxisPlacement> result_placements(const Graph& graph,
+                                             const Factors& factors,
+                                             OpId op,
+                                             const Choice& choice) {
   const size_t count = graph.ops[at(op)].results.size();
-  std::vector<AxisState> states(count);
-  if (choice.kind == ChoiceKind::kReplicate) return states;
+  std::vector<AxisPlacement> placements(count);
+  if (choice.kind == ChoiceKind::kReplicate) return placements;
   const Instance& instance = instance_of(factors, op);
   for (size_t i = 0; i < count; ++i) {
     if (choice.kind == ChoiceKind::kLinear) {
-      states[i] = partial_sum();
+      placements[i] = partial_sum();
       continue;
     }
     const int position = find_cut(factors, op, instance.results[i], choice.cut);
-    states[i] = position >= 0 ? sharded(position, choice.part)
-                              : absent_state(instance.absent[i][at(choice.cut.label)]);
+    placements[i] = position >= 0 ? sharded(position, choice.part)
+                                  : absent_placement(instance.absent[i][at(choice.cut.label)]);
   }
-  return states;
+  return placements;
 }
 
 namespace {
 
-template <typename StatesOf>
-std::vector<State> on_all_axes(const std::vector<Choice>& choice, const StatesOf& states_of) {
-  std::vector<State> all;
+template <typename PlacementsOf>
+std::vector<Placement> on_all_axes(const std::vector<Choice>& choice,
+                                   const PlacementsOf& placements_of) {
+  std::vector<Placement> all;
   for (const Choice& axis : choice) {
-    const std::vector<AxisState> states = states_of(axis);
-    all.resize(states.size());
-    for (size_t i = 0; i < states.size(); ++i) all[i].push_back(states[i]);
+    const std::vector<AxisPlacement> placements = placements_of(axis);
+    all.resize(placements.size());
+    for (size_t i = 0; i < placements.size(); ++i) all[i].push_back(placements[i]);
   }
   return all;
 }
 
 }  // namespace
 
-std::vector<State> operand_states(const Graph& graph,
-                                  const Factors& factors,
-                                  OpId op,
-                                  const std::vector<Choice>& choice) {
-  return on_all_axes(choice,
-                     [&](const Choice& axis) { return operand_states(graph, factors, op, axis); });
+std::vector<Placement> operand_placements(const Graph& graph,
+                                          const Factors& factors,
+                                          OpId op,
+                                          const std::vector<Choice>& choice) {
+  return on_all_axes(
+      choice, [&](const Choice& axis) { return operand_placements(graph, factors, op, axis); });
 }
 
-std::vector<State> result_states(const Graph& graph,
-                                 const Factors& factors,
-                                 OpId op,
-                                 const std::vector<Choice>& choice) {
-  return on_all_axes(choice,
-                     [&](const Choice& axis) { return result_states(graph, factors, op, axis); });
+std::vector<Placement> result_placements(const Graph& graph,
+                                         const Factors& factors,
+                                         OpId op,
+                                         const std::vector<Choice>& choice) {
+  return on_all_axes(
+      choice, [&](const Choice& axis) { return result_placements(graph, factors, op, axis); });
 }
 
-std::optional<Choice> cut_for_operand(
-    const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
+std::optional<Choice> cut_for_operand(const Graph& graph,
+                                      const Factors& factors,
+                                      OpId op,
+                                      int operand,
+                                      const AxisPlacement& placement) {
   const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
   if (!instance || operands(graph.ops[at(op)])[at(operand)] == kNone) return std::nullopt;
-  return cut_choice(factors, op, instance->operands[at(operand)], state);
+  return cut_choice(factors, op, instance->operands[at(operand)], placement);
 }
 
 std::optional<Choice> cut_for_result(
-    const Graph&, const Factors& factors, OpId op, int result, const AxisState& state) {
+    const Graph&, const Factors& factors, OpId op, int result, const AxisPlacement& placement) {
   const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
   if (!instance) return std::nullopt;
-  return cut_choice(factors, op, instance->results[at(result)], state);
+  return cut_choice(factors, op, instance->results[at(result)], placement);
 }
 
 std::string to_string(const Factors& factors,

@@ -8,7 +8,7 @@
 
 #include "medley/base/at.h"
 #include "medley/sharding/factors.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
@@ -38,30 +38,36 @@ inline ExtentId extent_of(const Factors& factors, OpId op, const Cut& cut) {
 
 // Return the required placement of each operand / placement of each result, in the order of
 // operands(op) / op.results. Requires: is_legal.
-std::vector<AxisState> operand_states(const Graph& graph,
-                                      const Factors& factors,
-                                      OpId op,
-                                      const Choice& choice);
-std::vector<AxisState> result_states(const Graph& graph,
-                                     const Factors& factors,
-                                     OpId op,
-                                     const Choice& choice);
+std::vector<AxisPlacement> operand_placements(const Graph& graph,
+                                              const Factors& factors,
+                                              OpId op,
+                                              const Choice& choice);
+std::vector<AxisPlacement> result_placements(const Graph& graph,
+                                             const Factors& factors,
+                                             OpId op,
+                                             const Choice& choice);
 
 // Return the same on a mesh: the placement on every axis per operand / result.
-std::vector<State> operand_states(const Graph& graph,
-                                  const Factors& factors,
-                                  OpId op,
-                                  const std::vector<Choice>& choice);
-std::vector<State> result_states(const Graph& graph,
-                                 const Factors& factors,
-                                 OpId op,
-                                 const std::vector<Choice>& choice);
+std::vector<Placement> operand_placements(const Graph& graph,
+                                          const Factors& factors,
+                                          OpId op,
+                                          const std::vector<Choice>& choice);
+std::vector<Placement> result_placements(const Graph& graph,
+                                         const Factors& factors,
+                                         OpId op,
+                                         const std::vector<Choice>& choice);
 
 // Return the cut that gives an operand (or a result) this placement, if its label may be cut there.
-std::optional<Choice> cut_for_operand(
-    const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state);
-std::optional<Choice> cut_for_result(
-    const Graph& graph, const Factors& factors, OpId op, int result, const AxisState& state);
+std::optional<Choice> cut_for_operand(const Graph& graph,
+                                      const Factors& factors,
+                                      OpId op,
+                                      int operand,
+                                      const AxisPlacement& placement);
+std::optional<Choice> cut_for_result(const Graph& graph,
+                                     const Factors& factors,
+                                     OpId op,
+                                     int result,
+                                     const AxisPlacement& placement);
 
 // Returns "replicate", "linear {0+1}", "n.1 heads": the form that plans use.
 std::string to_string(const Factors& factors,

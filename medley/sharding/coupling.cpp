@@ -28,7 +28,7 @@ class RowAnalysis {
       : graph_(graph),
         factors_(factors),
         may_repair_(may_repair),
-        states_(graph.values.size()),
+        placements_(graph.values.size()),
         known_(graph.values.size()),
         prologues_(graph.values.size()) {}
 
@@ -43,7 +43,7 @@ class RowAnalysis {
                        output.kind == OutputKind::kGradient;
       if (is_zero(output.value)) continue;
       if (output.kind == OutputKind::kMetric && has_rows(output.value)) {
-        if (states_[at(output.value)] != batch_state(output.value))
+        if (placements_[at(output.value)] != batch_placement(output.value))
           return "rows meet in output " + output.name;
         continue;
       }
@@ -65,7 +65,7 @@ class RowAnalysis {
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kBuffer) changing.insert(output.name);
     for (const Input& input : graph_.inputs) {
-      states_[at(input.value)] = batch_state(input.value);
+      placements_[at(input.value)] = batch_placement(input.value);
       known_[at(input.value)] =
           (input.kind == InputKind::kBatch && !carried.contains(input.name)) ||
           input.kind == InputKind::kScalar ||
@@ -80,7 +80,7 @@ class RowAnalysis {
         "{} has no rule that fits ({}), and takes all rows at once", name, graph_.ops[op].name);
   }
 
-  AxisState batch_state(ValueId value) const {
+  AxisPlacement batch_placement(ValueId value) const {
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)
       if (!factors_.extent_sizes[at(flat[p])].is_constant()) return sharded(static_cast<int>(p), 0);
@@ -104,13 +104,13 @@ class RowAnalysis {
     return known_[at(value)] && prologues_[at(value)] < kPrologues && !has_rows(value);
   }
 
-  bool has_rows(ValueId value) const { return batch_state(value) != replicated(); }
+  bool has_rows(ValueId value) const { return batch_placement(value) != replicated(); }
 
-  Repair repair_to(ValueId value, const AxisState& wanted) const {
-    const AxisState& state = states_[at(value)];
-    if (state == wanted) return Repair::kNone;
-    if (state == partial_sum() && wanted == replicated() && may_sum(value)) return Repair::kSum;
-    if (state == replicated() && wanted == partial_sum() &&
+  Repair repair_to(ValueId value, const AxisPlacement& wanted) const {
+    const AxisPlacement& placement = placements_[at(value)];
+    if (placement == wanted) return Repair::kNone;
+    if (placement == partial_sum() && wanted == replicated() && may_sum(value)) return Repair::kSum;
+    if (placement == replicated() && wanted == partial_sum() &&
         is_floating(type_of(graph_, value).dtype))
       return Repair::kShare;
     return Repair::kImpossible;
@@ -119,10 +119,10 @@ class RowAnalysis {
   // Returns the repair of each operand with which the choice is possible; nullopt if it is not.
   std::optional<std::vector<Repair>> fit(OpId op, const Choice& choice, bool repaired) const {
     const std::vector<ValueId> values = operands(graph_.ops[at(op)]);
-    const std::vector<AxisState> wanted = operand_states(graph_, factors_, op, choice);
+    const std::vector<AxisPlacement> wanted = operand_placements(graph_, factors_, op, choice);
     std::vector<Repair> all(values.size(), Repair::kNone);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == kNone || is_weight(op, i)) continue;
+      if (values[i] == kNone || is_normaliser(op, i)) continue;
       all[i] = repair_to(values[i], wanted[i]);
       if (all[i] == Repair::kImpossible || (all[i] != Repair::kNone && !repaired))
         return std::nullopt;
@@ -132,10 +132,10 @@ class RowAnalysis {
 
   // Returns whether the operand is the normaliser of a mean, summed over all micro-batches before
   // the first forward pass.
-  bool is_weight(OpId op, size_t operand) const {
+  bool is_normaliser(OpId op, size_t operand) const {
     const ValueId value = operands(graph_.ops[at(op)])[operand];
     return operand == 1 && is_mean_loss(graph_.ops[at(op)]) && may_sum(value) &&
-           states_[at(value)] == partial_sum();
+           placements_[at(value)] == partial_sum();
   }
 
   bool step(OpId id) {
@@ -152,7 +152,7 @@ class RowAnalysis {
       const bool sum = op.name == kStepSum;
       set_results(id, {sum ? replicated() : partial_sum()});
       if (sum) ++prologues_[at(op.results[0])];
-      return states_[at(values[0])] == (sum ? partial_sum() : replicated()) &&
+      return placements_[at(values[0])] == (sum ? partial_sum() : replicated()) &&
              (!sum || may_sum(values[0]));
     }
     std::optional<Choice> choice = find_choice(id, false);
@@ -161,16 +161,16 @@ class RowAnalysis {
     const std::vector<Repair> needed = *fit(id, *choice, may_repair_);
     for (size_t i = 0; i < needed.size(); ++i)
       if (needed[i] != Repair::kNone) repairs[{id, i}] = needed[i];
-    set_results(id, result_states(graph_, factors_, id, *choice));
+    set_results(id, result_placements(graph_, factors_, id, *choice));
     return true;
   }
 
   // Returns whether each row would read a sum over rows, of which a micro-batch has only a part.
   bool spreads(OpId id, const Choice& choice) const {
     const Op& op = graph_.ops[at(id)];
-    const std::vector<AxisState> states = result_states(graph_, factors_, id, choice);
+    const std::vector<AxisPlacement> placements = result_placements(graph_, factors_, id, choice);
     for (size_t i = 0; i < op.results.size(); ++i)
-      if (op.results[i] != kNone && states[i] == partial_sum() && has_rows(op.results[i]))
+      if (op.results[i] != kNone && placements[i] == partial_sum() && has_rows(op.results[i]))
         return true;
     return false;
   }
@@ -182,7 +182,7 @@ class RowAnalysis {
         op.name != "aten.rsub.Scalar")
       return false;
     const std::vector<ValueId> values = operands(op);
-    if (values.size() != 1 || states_[at(values[0])] != partial_sum() ||
+    if (values.size() != 1 || placements_[at(values[0])] != partial_sum() ||
         !is_floating(type_of(graph_, op.results[0]).dtype))
       return false;
     repairs[{id, 1}] = Repair::kConstant;
@@ -190,7 +190,7 @@ class RowAnalysis {
     return true;
   }
 
-  void set_results(OpId id, const std::vector<AxisState>& states) {
+  void set_results(OpId id, const std::vector<AxisPlacement>& placements) {
     const Op& op = graph_.ops[at(id)];
     const std::vector<ValueId> values = operands(op);
     int prologues = 0;
@@ -198,12 +198,12 @@ class RowAnalysis {
       if (values[i] == kNone) continue;
       const auto found = repairs.find({id, i});
       const bool sum =
-          is_weight(id, i) || (found != repairs.end() && found->second == Repair::kSum);
+          is_normaliser(id, i) || (found != repairs.end() && found->second == Repair::kSum);
       prologues = std::max(prologues, prologues_[at(values[i])] + (sum ? 1 : 0));
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (op.results[i] == kNone) continue;
-      states_[at(op.results[i])] = states[i];
+      placements_[at(op.results[i])] = placements[i];
       prologues_[at(op.results[i])] = prologues;
     }
   }
@@ -217,13 +217,13 @@ class RowAnalysis {
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (op.results[i] == kNone) continue;
       const std::optional<Choice> cut =
-          cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_state(op.results[i]));
+          cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_placement(op.results[i]));
       if (cut && fits(*cut)) return cut;
     }
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
       const std::optional<Choice> cut =
-          cut_for_operand(graph_, factors_, id, static_cast<int>(i), states_[at(values[i])]);
+          cut_for_operand(graph_, factors_, id, static_cast<int>(i), placements_[at(values[i])]);
       if (cut && fits(*cut)) return cut;
     }
     if (fits(Choice{})) return Choice{};
@@ -238,7 +238,7 @@ class RowAnalysis {
   const Graph& graph_;
   const Factors& factors_;
   const bool may_repair_;
-  std::vector<AxisState> states_;
+  std::vector<AxisPlacement> placements_;
   std::vector<bool> known_;     // [value] only needs batch, constants, unchanged buffers
   std::vector<int> prologues_;  // [value] prologues after which it is known
 };

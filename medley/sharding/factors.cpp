@@ -104,14 +104,14 @@ class Factorizer {
  public:
   explicit Factorizer(const Graph& graph) : graph_(graph), known_(graph) {}
 
-  Factors run(const std::vector<std::pair<ValueId, ValueId>>& alike, const KnownFactors& known) {
+  Factors run(const std::vector<std::pair<ValueId, ValueId>>& equal, const KnownFactors& known) {
     add_dims();
     for (const auto& [value, sizes] : known) refine(value, sizes);
     tie_batch();
     result_.instances.resize(graph_.ops.size());
     op_labels_.resize(graph_.ops.size());
     for (size_t i = 0; i < graph_.ops.size(); ++i) add_instance(i);
-    for (const auto& [a, b] : alike)
+    for (const auto& [a, b] : equal)
       for (size_t d = 0; d < dims(a).size(); ++d) forest_.equate({dims(a)[d]}, {dims(b)[d]});
     tie_outputs();
     collect();
@@ -265,9 +265,9 @@ class Factorizer {
 }  // namespace
 
 Factors factorize(const Graph& graph,
-                  const std::vector<std::pair<ValueId, ValueId>>& alike,
+                  const std::vector<std::pair<ValueId, ValueId>>& equal,
                   const KnownFactors& known) {
-  return Factorizer(graph).run(alike, known);
+  return Factorizer(graph).run(equal, known);
 }
 
 KnownFactors known_inputs(const Graph& graph, const Factors& factors, const Graph& part) {

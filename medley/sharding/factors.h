@@ -33,13 +33,13 @@ using KnownFactors = std::vector<std::pair<ValueId, std::vector<std::vector<Size
 // their targets, and all batch dims of the batch inputs are one extent. The pairs in `alike`, of
 // equal shapes, share factors too. `known`: factors from a larger graph.
 Factors factorize(const Graph& graph,
-                  const std::vector<std::pair<ValueId, ValueId>>& alike = {},
+                  const std::vector<std::pair<ValueId, ValueId>>& equal = {},
                   const KnownFactors& known = {});
 
 // Returns a graph's factors for the parameters and buffers of `part`, by name.
 KnownFactors known_inputs(const Graph& graph, const Factors& factors, const Graph& part);
 
-// Returns all factors of a value in one list, indexed by AxisState::position.
+// Returns all factors of a value in one list, indexed by AxisPlacement::position.
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value);
 // Returns their sizes. Requires: a value without symbols, such as a parameter.
 std::vector<int64_t> constant_factors(const Factors& factors, ValueId value);

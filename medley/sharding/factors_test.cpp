@@ -57,8 +57,9 @@ TEST(Factors, HeadsAreAPosition) {
   const auto cut = cut_for_operand(graph, factors, 1, 1, sharded(position, 0));
   ASSERT_TRUE(cut.has_value());
   EXPECT_EQ(to_string(factors, 1, *cut, {"heads"}), "n.1 heads");
-  EXPECT_THAT(operand_states(graph, factors, 1, *cut), ElementsAre(replicated(), sharded(2, 0)));
-  EXPECT_THAT(result_states(graph, factors, 1, *cut), ElementsAre(sharded(3, 0)));
+  EXPECT_THAT(operand_placements(graph, factors, 1, *cut),
+              ElementsAre(replicated(), sharded(2, 0)));
+  EXPECT_THAT(result_placements(graph, factors, 1, *cut), ElementsAre(sharded(3, 0)));
 }
 
 // A square weight has two dims of one size: they share an extent at most, never a position.
@@ -73,8 +74,8 @@ output loss %3
   const auto rows = cut_for_operand(graph, factors, 0, 1, sharded(0, 0));
   const auto columns = cut_for_operand(graph, factors, 0, 1, sharded(1, 0));
   ASSERT_TRUE(rows && columns);
-  EXPECT_EQ(result_states(graph, factors, 0, *rows)[0], partial_sum());
-  EXPECT_EQ(result_states(graph, factors, 0, *columns)[0], sharded(1, 0));
+  EXPECT_EQ(result_placements(graph, factors, 0, *rows)[0], partial_sum());
+  EXPECT_EQ(result_placements(graph, factors, 0, *columns)[0], sharded(1, 0));
 }
 
 // 3 x 5 viewed as 5 x 3 has no common refinement, so it cannot be cut.

@@ -9,7 +9,7 @@
 
 #include "medley/program/lanes.h"
 #include "medley/program/walk.h"
-#include "medley/sim/alike_devices.h"
+#include "medley/sim/identical_devices.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {

@@ -60,7 +60,7 @@ Alone alone(const Program& program) {
   return {plain.devices[0].computes.value / 2, plain.devices[0].communicates.value};
 }
 
-TEST(SimulateOverlap, AnOpBesideALongerCommunicationTakesTheFactor) {
+TEST(SimulateOverlap, OpOverlappedByALongerCommunicationTakesTheFactor) {
   const Program program = program_of(1, 400'000);
   const auto [op, communication] = alone(program);
   ASSERT_GT(communication, 2 * op);

@@ -293,7 +293,7 @@ TEST(SimulatePipeline, TableOfEqualStages) {
 }
 
 // If no two transfers share a link, the estimate is exact for any waits.
-TEST(SimulatePipeline, WhereLinksAreNotSharedTheEstimateIsExact) {
+TEST(SimulatePipeline, EstimateIsExactWithoutSharedLinks) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     const ScheduleRequest request = in_fours(random_request(seed, 5, 12));

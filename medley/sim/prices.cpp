@@ -85,7 +85,7 @@ CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
     : stage_(stage),
       costs_(costs),
       with_messages_(with_messages),
-      first_alike_(medley::first_alike(stage)) {}
+      first_identical_(medley::first_identical(stage)) {}
 
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
@@ -113,8 +113,8 @@ Collective CommunicationPrices::collective(const Communication& communication,
     for (ValueId value : communication.inputs)
       bytes += num_bytes(type(value), tables[at(members[0])]);
     result.lengths = {bytes / result.granule * result.granule};
-  } else if (result.kind == CommunicationKind::kRelay) {
-    const RelayTraffic traffic = traffic_of(*communication.relay);
+  } else if (result.kind == CommunicationKind::kGradientSync) {
+    const SyncTraffic traffic = traffic_of(*communication.sync);
     for (const auto* round : {&traffic.first, &traffic.second})
       for (int64_t elements : *round) result.lengths.push_back(result.granule * elements);
   } else if (traits.is_pairwise()) {
@@ -179,7 +179,7 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
   const int first = between_stages ? 0 : along(stage_.mesh, communication.axis).first(device);
-  const Exchanges*& found = found_[{index, first_alike(microbatch), first}];
+  const Exchanges*& found = found_[{index, first_identical(microbatch), first}];
   if (found) return *found;
   std::vector<int> members;
   if (between_stages) {
@@ -220,7 +220,7 @@ Nanoseconds CommunicationPrices::with_others(int index, int microbatch, int devi
   return own.estimate + together - alone;
 }
 
-bool CommunicationPrices::do_the_same(int index, const std::vector<int>& devices) {
+bool CommunicationPrices::are_identical(int index, const std::vector<int>& devices) {
   const Communication& communication = stage_.communications[at(index)];
   if (!communication.devices.empty()) return true;
   const AlongAxis axis = along(stage_.mesh, communication.axis);
@@ -229,8 +229,8 @@ bool CommunicationPrices::do_the_same(int index, const std::vector<int>& devices
   if (groups.size() == 1) return true;
   for (const auto& [first, members] : groups) {
     if (members < axis.count) return false;
-    for (int m = 0; m < static_cast<int>(first_alike_.size()); ++m)
-      if (first_alike(m) == m &&
+    for (int m = 0; m < static_cast<int>(first_identical_.size()); ++m)
+      if (first_identical(m) == m &&
           exchanges(index, m, first).estimate != exchanges(index, m, devices[0]).estimate)
         return false;
   }

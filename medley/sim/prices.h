@@ -86,11 +86,11 @@ class CommunicationPrices {
   // Returns its time while all groups along its axis do the same.
   Nanoseconds with_others(int index, int microbatch, int device);
   // Returns the first micro-batch in which all devices exchange as much as in this one.
-  int first_alike(int microbatch) const { return first_alike_[at(microbatch)]; }
+  int first_identical(int microbatch) const { return first_identical_[at(microbatch)]; }
   // Returns whether `devices` of the mesh (ascending) that start communication `index` together
   // also finish together under its estimate: they are in one group with others, or form whole
   // groups.
-  bool do_the_same(int index, const std::vector<int>& devices);
+  bool are_identical(int index, const std::vector<int>& devices);
   // Returns the index of the device in that group.
   int member(int index, int device) const;
   // `members` of the mesh: the group or, between stages, this stage's devices.
@@ -109,8 +109,8 @@ class CommunicationPrices {
   const CostModel& costs_;
   bool with_messages_;
   std::map<std::tuple<CommunicationKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
-      known_;                     // the number: of senders
-  std::vector<int> first_alike_;  // [microbatch]
+      known_;                         // the number: of senders
+  std::vector<int> first_identical_;  // [microbatch]
   std::map<std::tuple<int, int, int>, const Exchanges*>
       found_;  // (index, first equal micro-batch, first member)
 };

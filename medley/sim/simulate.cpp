@@ -10,7 +10,7 @@
 #include "medley/memory/memory.h"
 #include "medley/program/lanes.h"
 #include "medley/sim/actor.h"
-#include "medley/sim/alike_devices.h"
+#include "medley/sim/identical_devices.h"
 #include "medley/sim/network.h"
 #include "medley/sim/prices.h"
 
@@ -116,7 +116,7 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
         groups_.try_emplace(communication.devices, groups_.size());
     // With messages, or in a trace, each device has its own.
     if (!result_.exact && !options.trace) {
-      for (std::vector<int>& devices : alike_devices(stage, costs, communications_.back()))
+      for (std::vector<int>& devices : identical_devices(stage, costs, communications_.back()))
         add_actor(static_cast<int>(s), std::move(devices));
     } else {
       for (size_t d = 0; d < stage.devices.size(); ++d)
@@ -333,7 +333,7 @@ bool Simulator::follow(Actor& actor, const Call& call, const Segment& segment) {
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
     ops_by_source_[source] += static_cast<int>(actor.devices.size()) * price.ops_by_source[source];
   result_.events += std::ssize(actor.devices);
-  if (options_.relays) follow_backward(actor, call, {start, actor.clock});
+  if (options_.syncs) follow_backward(actor, call, {start, actor.clock});
   if (options_.trace)
     record(
         actor, Stream::kCompute, to_string(call), function_name(call.function), start, actor.clock);
@@ -353,7 +353,7 @@ void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan compute
 // Returns the exchanges of one more post.
 const Exchanges& Simulator::exchanges(Actor& actor, int index, int microbatch) {
   CommunicationPrices& prices = communications_[at(actor.stage)];
-  const int first = prices.first_alike(microbatch);
+  const int first = prices.first_identical(microbatch);
   std::vector<Role::Known>& known = actor.roles[at(index)].known;
   auto place = std::ranges::find(known, first, &Role::Known::microbatch);
   if (place == known.end())
@@ -467,8 +467,8 @@ bool Simulator::wait(Actor& actor, Posted& posted) {
   actor.clock = std::max(actor.clock, times->complete);
   actor.result.communicates += times->end - times->start;
   if (options_.trace) record_wait(actor, posted, start, *times);
-  if (options_.relays && stage(actor).communications[at(posted.communication)].relay)
-    actor.result.relays.push_back({posted.communication, {times->start, times->end}});
+  if (options_.syncs && stage(actor).communications[at(posted.communication)].sync)
+    actor.result.syncs.push_back({posted.communication, {times->start, times->end}});
   posted.exchange = -1;
   return true;
 }

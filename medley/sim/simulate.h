@@ -35,7 +35,7 @@ struct SimulateOptions {
   int64_t exact_messages = 1'000'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
-  bool relays = false;  // fill its relays and backward times
+  bool syncs = false;   // fill its gradient syncs and backward times
 };
 
 struct SimulatedCall {
@@ -46,11 +46,11 @@ struct SimulatedCall {
   bool operator==(const SimulatedCall&) const = default;
 };
 
-// A device's own part in a relay.
-struct SimulatedRelay {
+// A device's own part in a gradient sync.
+struct SimulatedGradientSync {
   int communication = 0;  // in its stage
   TimeSpan span;
-  bool operator==(const SimulatedRelay&) const = default;
+  bool operator==(const SimulatedGradientSync&) const = default;
 };
 
 struct SimulatedDevice {
@@ -67,7 +67,7 @@ struct SimulatedDevice {
   std::vector<SimulatedCall> calls;                               // in their order
   std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
   std::vector<TimeSpan> backward;                                 // backward phase, in order
-  std::vector<SimulatedRelay> relays;                             // in the order of its waits
+  std::vector<SimulatedGradientSync> syncs;                       // in the order of its waits
   bool operator==(const SimulatedDevice&) const = default;
 };
 

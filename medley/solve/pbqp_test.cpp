@@ -211,7 +211,7 @@ TEST(Pbqp, NestedSkipsAndBranchesAreNarrow) {
 
 // Few edges more than variables: nearly all have at most two neighbours and are contracted, unlike
 // in plain elimination.
-TEST(Pbqp, WhatWasContractedIsChosenBestAfterwards) {
+TEST(Pbqp, ContractedVariablesAreChosenBestAfterwards) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     const int edges = 30 + static_cast<int>(seed % 25);

@@ -206,7 +206,7 @@ TEST(Ratios, FreePartsAreBalanced) {
 }
 
 // A plan without freedom is priced too.
-TEST(Ratios, NothingToDivide) {
+TEST(Ratios, SolvesProblemsWithoutParts) {
   RatioProblem problem{.devices = 2, .parts = 0};
   problem.segments = {{.constant = {1, 2}}, {.constant = {3, 1}}};
   problem.exchanges = {{.constant = 0.5}};

@@ -50,7 +50,7 @@ TEST(Layers, AreThoseOfTheBlocksAndTwoMore) {
   }
 }
 
-TEST(Layers, OfEqualBlocksHaveOneStructure) {
+TEST(Layers, EqualBlocksHaveOneStructure) {
   EXPECT_THAT(structures(layers_of(gpt(), 2)), ElementsAre(0, 1, 2, 1, 2, 3));
   // Without the first block's backward op it is a different layer.
   Graph graph = gpt();
@@ -144,7 +144,7 @@ TEST(Blocks, BeginWhereFewestBytesCross) {
   EXPECT_THAT(find_blocks(sequence), ElementsAre(RepeatedBlock{2, 3, 3}));
 }
 
-TEST(Blocks, OfTwoStacksAreFoundBoth) {
+TEST(Blocks, FindsBlocksOfTwoStacks) {
   EXPECT_THAT(find_blocks(chain({9, 1, 2, 3, 1, 2, 3, 7, 4, 5, 4, 5, 4, 5})),
               ElementsAre(RepeatedBlock{1, 3, 2}, RepeatedBlock{8, 2, 3}));
 }

@@ -90,7 +90,7 @@ TEST(Stages, GradientsOfParametersAreMadeWhereTheParametersAre) {
 }
 
 // The labels, the normaliser and the positions are available without being sent.
-TEST(Stages, WhatDependsOnTheBatchOnlyIsComputedWhereItIsRead) {
+TEST(Stages, BatchOnlyValuesAreComputedByTheirReader) {
   const CutAt cut = cut_at(gpt_model(), "/nll_loss_forward#0");
   EXPECT_THAT(sent(cut.parts), ElementsAre("/_log_softmax#0 up", "/~nll_loss_backward#0 down"));
   EXPECT_THAT(computed(cut, 1),
@@ -137,7 +137,7 @@ output gradient "w" %12
 output gradient "v" %9
 )";
 
-TEST(Stages, ACastToMoreBytesIsBehindTheCrossing) {
+TEST(Stages, WideningCastComesAfterTheCrossing) {
   const CutAt cut = cut_at(parse_graph(kCasts, "casts"), "/mul#1");
   EXPECT_THAT(sent(cut.parts), ElementsAre("/_to_copy#0 up", "/~mul#0 down"));
   EXPECT_THAT(cut.parts.tied, IsEmpty());

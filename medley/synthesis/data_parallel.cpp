@@ -13,7 +13,7 @@
 
 namespace medley {
 
-std::optional<Infeasible> rows_meet(const Request& request) {
+std::optional<Infeasible> refuse_cross_sample(const Request& request) {
   const std::string& meet = request.cache.analysis->coupling;
   if (meet.empty() || request.microbatches <= 1) return std::nullopt;
   return Infeasible{
@@ -164,10 +164,10 @@ Outcome with_microbatches(const Request& request,
     return std::pair(std::move(plan), std::move(misfit));
   };
   const std::string& meet = request.cache.analysis->coupling;
-  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+  if (std::optional<Infeasible> no = refuse_cross_sample(request)) return std::move(*no);
   // A search for the fastest plan needs no details of a misfit.
   if (request.cache.outcomes && !has_room_for_replicas(request))
-    return Infeasible{"a device has no room for all parameters"};
+    return Infeasible{"a device has no memory for all parameters"};
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);
   const int64_t last = request.microbatches > 0 || !meet.empty()

@@ -31,7 +31,7 @@ Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t microbatches
 bool has_room_for_replicas(const Request& request);
 
 // Returns the reason if rows forbid as many micro-batches as requested: cross-sample dependence.
-std::optional<Infeasible> rows_meet(const Request& request);
+std::optional<Infeasible> refuse_cross_sample(const Request& request);
 
 // Returns the coefficients of each device around an even share of a micro-batch.
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);

@@ -85,7 +85,7 @@ TEST_F(Fit, HugeBatchesAreRefusedSoon) {
 }
 
 // With cross-sample dependence micro-batches are impossible, so the advice is fewer rows.
-TEST_F(Fit, LargestBatchThatFitsWhereRowsMeet) {
+TEST_F(Fit, LargestBatchOfACrossSampleModel) {
   graph = parse_graph(R"(medley-graph 1
 graph "contrastive"
 symbols b
@@ -202,7 +202,7 @@ TEST_F(Fit, ThePipelineThatLacksMemoryIsNamed) {
                     EndsWith(" more on pool/1/0 would do")));
 }
 
-TEST_F(Fit, MicrobatchesHaveToBeAsManyMoreAsTheirBytesAreTooMany) {
+TEST_F(Fit, MicrobatchFactorMatchesMemoryExcess) {
   const Cluster two = cluster_of(2, 100);
   EXPECT_EQ(times_microbatches(0, two, {0, 1}), 2);
   EXPECT_EQ(times_microbatches(599, two, {0, 1}), 2);

@@ -38,7 +38,7 @@ TEST(NodeLevels, FromSpeedToAsMuchForEveryNode) {
       Pointwise(DoubleNear(1e-12), {most / 3, most / 3, most / 3, rest / 4, rest / 2, rest / 4}));
 }
 
-TEST(NodeLevels, NoNodeIsAboveTheLevelAndOthersShareBySpeed) {
+TEST(NodeLevels, NodesStayBelowTheLevelAndShareBySpeed) {
   std::mt19937 random(7);
   for (int seed = 0; seed < 1000; ++seed) {
     std::vector<double> speeds;

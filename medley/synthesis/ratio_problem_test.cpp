@@ -58,7 +58,7 @@ class RatioExtraction : public ::testing::Test {
     Plan plan = even_plan(cluster, rows);
     plan.pipelines[0].microbatches = {{rows, {}}};
     plan.parts = {{"hidden", {}, std::move(shares)}};
-    plan.pipelines[0].stages[0].states = {{"fc1.*", "S(0, hidden)"}};
+    plan.pipelines[0].stages[0].placements = {{"fc1.*", "S(0, hidden)"}};
     return plan;
   }
   Ratios ratios(const Plan& plan, const Cluster& cluster) const {
@@ -110,7 +110,7 @@ TEST_F(RatioExtraction, PredictsTheStep) {
 }
 
 // No division of the rows, with the two fast devices equal, is much better in the simulator.
-TEST_F(RatioExtraction, NoRowsAreMuchBetter) {
+TEST_F(RatioExtraction, FoundRowsAreNearlyOptimal) {
   for (double ratio : {1.3, 3.0}) {
     for (double bandwidth : {1e7, 1e9}) {
       const Cluster cluster = cluster_of(2, 1, ratio, bandwidth);

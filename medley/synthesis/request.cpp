@@ -34,7 +34,7 @@ Program lower(const Request& request, const Plan& plan) {
 
 Nanoseconds price(const Request& request, const Program& program) {
   const Nanoseconds step = simulate(program, *request.costs).step;
-  return request.besides ? step + request.besides(program, step) : step;
+  return request.extra_cost ? step + request.extra_cost(program, step) : step;
 }
 
 std::vector<int> devices_of(const Request& request) {

@@ -61,14 +61,14 @@ struct Request {
   Optimizer optimizer;               // whose state and update are counted
   // Number of nodes, 0 or 1, that may be lost without losing the run's state. Its cost is included
   // in a plan's cost.
-  int survive = 0;
+  int tolerate_node_loss = 0;
   bool loss_over_microbatches = false;  // as of a Plan; requires `microbatches`
   // The step time to beat: strategies may skip plans that are not faster.
   std::optional<Nanoseconds> faster_than{};
   // Optimality gap, as a share of the step, that suffices.
-  std::optional<double> within{};
+  std::optional<double> gap{};
   // Returns the extra cost of a step of length `step`; set by plan(). Null: 0.
-  std::function<Nanoseconds(const Program& program, Nanoseconds step)> besides{};
+  std::function<Nanoseconds(const Program& program, Nanoseconds step)> extra_cost{};
   SearchCache cache{};
   SearchListener listener{};
 

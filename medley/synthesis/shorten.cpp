@@ -76,7 +76,7 @@ void add_parts(const std::optional<std::vector<Text>>& axes, std::set<std::strin
 
 void shorten(Stage& stage, const std::vector<std::string>& op_names) {
   stage.ops = shortened(stage.ops, op_names);
-  for (Choices* choices : {&stage.states, &stage.batch, &stage.updates})
+  for (Choices* choices : {&stage.placements, &stage.batch, &stage.updates})
     *choices = shortened(*choices, {});
 }
 
@@ -85,8 +85,8 @@ void drop_unused_parts(Plan& plan) {
   const Stage& stage = pipeline.stages[0];
   std::set<std::string> used;
   for (const auto& [name, text] : stage.ops) add_parts(parse_choice_text(text), used);
-  for (const Choices* choices : {&stage.states, &stage.batch, &stage.updates})
-    for (const auto& [name, text] : *choices) add_parts(parse_state_text(text), used);
+  for (const Choices* choices : {&stage.placements, &stage.batch, &stage.updates})
+    for (const auto& [name, text] : *choices) add_parts(parse_placement_text(text), used);
   std::erase_if(plan.parts, [&](const Part& part) { return !used.contains(part.name); });
   if (!stage.batch.empty() && !used.contains(std::string(kRows)))
     for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();

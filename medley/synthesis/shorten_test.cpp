@@ -8,7 +8,7 @@ namespace {
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
-TEST(Shorten, BlocksAlikeBecomeOneEntry) {
+TEST(Shorten, EqualBlocksBecomeOneEntry) {
   Stage stage;
   for (int i = 0; i < 12; ++i) stage.ops["h." + std::to_string(i) + ".mlp/mm#0"] = "n speed";
   stage.ops["h.3.mlp/mm#0"] = "k speed";
@@ -53,7 +53,7 @@ Plan divided(const std::string& batch, const std::string& op) {
 }
 
 // If no op is divided by rows, lengths of micro-batches would mislead.
-TEST(DropUnusedParts, WhatDividesNothingIsNotSaid) {
+TEST(DropUnusedParts, UnusedPartsAreDropped) {
   Plan whole = divided("R", "replicate");
   drop_unused_parts(whole);
   EXPECT_TRUE(whole.parts.empty());

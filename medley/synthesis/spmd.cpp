@@ -13,9 +13,9 @@
 #include "medley/sharding/coupling.h"
 #include "medley/sharding/parts.h"
 #include "medley/sim/simulate.h"
-#include "medley/synthesis/at_once.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
+#include "medley/synthesis/interleave.h"
 #include "medley/synthesis/mesh_layouts.h"
 #include "medley/synthesis/node_levels.h"
 #include "medley/synthesis/price_search.h"
@@ -46,7 +46,7 @@ struct SearchResult {
 };
 
 bool keep(SearchResult& found, SpmdCandidate candidate) {
-  const bool better = !candidate.beaten && !candidate.left_out &&
+  const bool better = !candidate.pruned && !candidate.left_out &&
                       (!found.best || candidate.better_than(*found.best));
   if (better) found.best = std::move(candidate);
   return better;
@@ -86,7 +86,7 @@ class Synthesis {
     best->plan.strategy = request_.strategy;
     drop_unused_parts(best->plan);
     if (even_) return std::move(best->plan);
-    return at_once_if_faster(request_, best->plan, std::move(best->program));
+    return interleave_if_faster(request_, best->plan, std::move(best->program));
   }
 
   // Returns the least cost of the model with devices weighted by speed. It is the minimum over the
@@ -328,7 +328,7 @@ class Synthesis {
   std::optional<SpmdCandidate> decide_at(const SpmdStart& start, const SpmdOptions& options) {
     SpmdDivision division = starts_.divide(start, options.microbatches);
     std::optional<SpmdCandidate> found = decide(found_, division, options);
-    return found && found->beaten ? std::nullopt : std::move(found);
+    return found && found->pruned ? std::nullopt : std::move(found);
   }
 
   // Alternates ratios for the best decisions and decisions for these ratios, while it helps.
@@ -409,7 +409,7 @@ class Synthesis {
     const std::optional<Nanoseconds> to_beat = step_to_beat();
     const std::vector<SpmdStart>& all = starts_.of(1);
     std::vector<SpmdAhead> found(all.size());
-    for_each_beside(one_axis, all.size(), [&](size_t i, const std::atomic<bool>&) {
+    for_each_in_parallel_with(one_axis, all.size(), [&](size_t i, const std::atomic<bool>&) {
       found[i] = decider_.look_ahead(all[i], first_count(), to_beat, {});
     });
     ahead_of_nodes_ = std::move(found);
@@ -445,7 +445,7 @@ class Synthesis {
     if (!decided.plan) return std::nullopt;
     // See spmd_lower_bound(): if C and O alternate, the longer is at least this share.
     if (options.byte_price == 0 && cannot_win(known, decided.bound, 1 + options.overlapped_count))
-      return SpmdCandidate{.step = decided.bound, .modelled = decided.bound, .beaten = true};
+      return SpmdCandidate{.step = decided.bound, .modelled = decided.bound, .pruned = true};
     SpmdCandidate priced = price(known, std::move(*decided.plan));
     if (priced.left_out) return std::nullopt;
     priced.modelled = decided.modelled;
@@ -471,7 +471,7 @@ class Synthesis {
     for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
       std::optional<SpmdCandidate> found = decide(known, division, options);
-      if (found && found->beaten) return {.fits = ending.fits, .cannot_win = true};
+      if (found && found->pruned) return {.fits = ending.fits, .cannot_win = true};
       // Saving memory costs time, and so do more micro-batches.
       const bool slow = found && cannot_win(known, found->step);
       ending.cannot_win &= found && (slow || cannot_win(known, found->modelled));

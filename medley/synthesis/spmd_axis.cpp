@@ -38,7 +38,7 @@ SpmdAxis::SpmdAxis(const CostModel& costs,
       parts_(std::move(parts)),
       microbatch_(std::move(microbatch)) {
   MEDLEY_CHECK(!groups_.empty() && !groups_[0].empty());
-  find_alike();
+  find_identical();
   for (const Part& part : parts_) {
     shares_.push_back(shares_of(part));
     largest_shares_.push_back(
@@ -47,7 +47,7 @@ SpmdAxis::SpmdAxis(const CostModel& costs,
   }
 }
 
-void SpmdAxis::find_alike() {
+void SpmdAxis::find_identical() {
   std::map<std::vector<int>, size_t> known;
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::vector<int> key;
@@ -58,11 +58,11 @@ void SpmdAxis::find_alike() {
       });
       key.push_back(static_cast<int>(first - groups_[g].begin()));
     }
-    const auto [found, added] = known.try_emplace(std::move(key), alike_.size());
-    if (added) alike_.emplace_back();
-    alike_[found->second].push_back(static_cast<int>(g));
+    const auto [found, added] = known.try_emplace(std::move(key), identical_.size());
+    if (added) identical_.emplace_back();
+    identical_[found->second].push_back(static_cast<int>(g));
   }
-  for (const Alike& groups : alike_) {
+  for (const Identical& groups : identical_) {
     const std::vector<int>& devices = groups_[at(groups[0])];
     slowest_memory_.push_back(costs_.cluster().kind(devices[0]).memory_bandwidth);
     launch_.push_back(0);
@@ -156,7 +156,7 @@ double SpmdAxis::contention(const Pattern& pattern, int group) const {
 const SpmdAxis::Curve& SpmdAxis::curve(size_t which, const Pattern& pattern) {
   const auto [found, added] = curves_.try_emplace({which, pattern});
   if (!added) return found->second;
-  const int group = alike_[which][0];
+  const int group = identical_[which][0];
   const double times = contention(pattern, group);
   for (size_t k = 0; k < kSizes.size(); ++k)
     found->second[k] =
@@ -183,22 +183,22 @@ double SpmdAxis::copy(size_t which, double bytes) const {
   return launch_[which] + 2 * bytes / slowest_memory_[which];
 }
 
-double SpmdAxis::held_bytes(const FactoredShape& shape, const AxisState& state) {
-  if (state.holding != Holding::kSharded) return shape.bytes();
-  const int64_t size = shape.sizes[at(state.position)];
+double SpmdAxis::held_bytes(const FactoredShape& shape, const AxisPlacement& placement) {
+  if (placement.holding != Holding::kSharded) return shape.bytes();
+  const int64_t size = shape.sizes[at(placement.position)];
   return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) *
-         static_cast<double>(pieces(state.part, size).longest);
+         static_cast<double>(pieces(placement.part, size).longest);
 }
 
 double SpmdAxis::price(size_t which,
                        const FactoredShape& shape,
-                       const AxisState& from,
-                       const AxisState& to) {
+                       const AxisPlacement& from,
+                       const AxisPlacement& to) {
   const double whole = shape.bytes();
-  const auto held = [&](const AxisState& state) { return held_bytes(shape, state); };
+  const auto held = [&](const AxisPlacement& placement) { return held_bytes(shape, placement); };
   // Lengths in whole elements differ from the shares: 12 heads on 8 devices.
-  const auto rounded = [&](const AxisState& state) {
-    return held(state) / largest_shares_[at(state.part)];
+  const auto rounded = [&](const AxisPlacement& placement) {
+    return held(placement) / largest_shares_[at(placement.part)];
   };
   const bool sums = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (to.holding == Holding::kPartialMax) return from.holding == Holding::kReplicated ? 0 : 1e3;

@@ -13,7 +13,7 @@
 
 #include "medley/cost/cost_model.h"
 #include "medley/plan/plan.h"
-#include "medley/sharding/state.h"
+#include "medley/sharding/placement.h"
 
 namespace medley {
 
@@ -47,16 +47,16 @@ class SpmdAxis {
   const Pieces& pieces(int part, int64_t size);
 
   // Groups of equal device types on equal networks, which take equal time.
-  using Alike = std::vector<int>;
-  const std::vector<Alike>& alike() const { return alike_; }
+  using Identical = std::vector<int>;
+  const std::vector<Identical>& identical() const { return identical_; }
 
-  // Returns seconds of a redistribution (lower/redistribution.h) in group `alike()[which]`: a
-  // collective and the local copies around it. `shape`: of the whole group. Collectives are priced
-  // at a few sizes per type and parts, and interpolated.
+  // Returns seconds of a redistribution (lower/redistribution_lowering.h) in group
+  // `alike()[which]`: a collective and the local copies around it. `shape`: of the whole group.
+  // Collectives are priced at a few sizes per type and parts, and interpolated.
   double price(size_t which,
                const FactoredShape& shape,
-               const AxisState& from,
-               const AxisState& to);
+               const AxisPlacement& from,
+               const AxisPlacement& to);
 
  private:
   struct Pattern {  // a collective with proportional lengths
@@ -68,7 +68,7 @@ class SpmdAxis {
   static constexpr std::array<double, 5> kSizes{1 << 10, 1 << 16, 1 << 20, 1 << 25, 1LL << 31};
   using Curve = std::array<double, kSizes.size()>;  // seconds by bytes
 
-  void find_alike();
+  void find_identical();
   std::vector<double> shares_of(const Part& part) const;
   Collective collective_of(const Pattern& pattern, int group, double bytes) const;
   double contention(const Pattern& pattern, int group) const;
@@ -77,13 +77,13 @@ class SpmdAxis {
   int part_index(std::string_view name) const;
   // Returns seconds for reading and writing `bytes` on the slowest device.
   double copy(size_t which, double bytes) const;
-  double held_bytes(const FactoredShape& shape, const AxisState& state);
+  double held_bytes(const FactoredShape& shape, const AxisPlacement& placement);
 
   const CostModel& costs_;
   std::vector<std::vector<int>> groups_;
   std::vector<Part> parts_;
   Microbatch microbatch_;
-  std::vector<Alike> alike_;
+  std::vector<Identical> identical_;
   std::vector<std::vector<double>> shares_;           // [part][place], sum 1; empty: other axis
   std::vector<double> largest_shares_;                // [part]
   std::vector<double> slowest_memory_, launch_;       // [class of groups]

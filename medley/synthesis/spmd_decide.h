@@ -22,7 +22,7 @@ struct SpmdCandidate {
   Nanoseconds modelled{};     // the search model's step
   bool of_any_count = false;  // more micro-batches do not help
   // Whether no decisions of its division beat the target; the candidate is then not priced.
-  bool beaten = false;
+  bool pruned = false;
   bool left_out = false;  // it cannot be lowered
   bool fits() const { return missing_bytes == 0 && !left_out; }
 

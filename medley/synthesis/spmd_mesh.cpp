@@ -5,7 +5,7 @@
 #include <string>
 
 #include "medley/base/error.h"
-#include "medley/sharding/conversion.h"
+#include "medley/sharding/redistribution.h"
 
 namespace medley {
 namespace {
@@ -35,7 +35,7 @@ SpmdMesh::SpmdMesh(const CostModel& costs,
       microbatch_(std::move(microbatch)) {
   MEDLEY_CHECK(!devices_.empty());
   const std::vector<int64_t> sizes = shape.empty() ? std::vector<int64_t>{num_devices()} : shape;
-  MEDLEY_CHECK(sizes.size() <= State::kMostAxes);
+  MEDLEY_CHECK(sizes.size() <= Placement::kMostAxes);
   MEDLEY_CHECK_EQ(along(sizes, kWholeMesh).count, num_devices());
   for (int axis = 0; axis < static_cast<int>(sizes.size()); ++axis) {
     along_.push_back(along(sizes, axis));
@@ -58,11 +58,11 @@ bool SpmdMesh::may_cut(int axis, int part, bool batch) const {
   return axis == 0 ? (name == kRows) == batch : name == kEven;
 }
 
-const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {
-  const auto [found, added] = alike_.try_emplace(cut);
+const std::vector<SpmdMesh::Identical>& SpmdMesh::identical(const MeshCut& cut) {
+  const auto [found, added] = identical_.try_emplace(cut);
   if (!added) return found->second;
-  for (const Alike& devices : of_kind_) {
-    std::map<std::vector<int64_t>, Alike> by_lengths;
+  for (const Identical& devices : of_kind_) {
+    std::map<std::vector<int64_t>, Identical> by_lengths;
     for (const int device : devices) {
       std::vector<int64_t> all;
       for (int axis = 0; axis < num_axes(); ++axis) {
@@ -78,17 +78,18 @@ const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {
   return found->second;
 }
 
-int64_t SpmdMesh::length(int64_t size, int position, const State& state, int device) {
+int64_t SpmdMesh::length(int64_t size, int position, const Placement& placement, int device) {
   for (int a = 0; a < num_axes(); ++a)
-    if (state[at(a)].cuts(position))
-      size = lengths(a, state[at(a)].part, size)[at(place(device, a))];
+    if (placement[at(a)].cuts(position))
+      size = lengths(a, placement[at(a)].part, size)[at(place(device, a))];
   return size;
 }
 
-StateId SpmdMesh::id(const State& state) {
-  MEDLEY_CHECK_EQ(static_cast<int>(state.size()), num_axes());
-  const auto [found, added] = state_ids_.try_emplace(state, static_cast<StateId>(states_.size()));
-  if (added) states_.push_back(state);
+PlacementId SpmdMesh::id(const Placement& placement) {
+  MEDLEY_CHECK_EQ(static_cast<int>(placement.size()), num_axes());
+  const auto [found, added] =
+      placement_ids_.try_emplace(placement, static_cast<PlacementId>(placements_.size()));
+  if (added) placements_.push_back(placement);
   return found->second;
 }
 
@@ -98,12 +99,12 @@ ShapeId SpmdMesh::id(const FactoredShape& shape) {
   return found->second;
 }
 
-double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
+double SpmdMesh::scarce_bytes(ShapeId shape_id, PlacementId placement_id) {
   const FactoredShape& shape = this->shape(shape_id);
-  const State& state = this->state(state_id);
+  const Placement& placement = this->placement(placement_id);
   std::vector<int> cut;  // distinct positions
   MeshCut by;
-  for (const AxisState& on : state) {
+  for (const AxisPlacement& on : placement) {
     const bool is_cut = on.holding == Holding::kSharded;
     const bool within = is_cut && std::find(cut.begin(), cut.end(), on.position) != cut.end();
     by.push_back(is_cut ? FactorCut{on.part, shape.sizes[at(on.position)], within} : FactorCut{});
@@ -112,13 +113,13 @@ double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
   if (cut.empty()) return shape.bytes();
   const auto memory = [&](int device) { return kind(device).memory_bytes; };
   double least = memory(0);
-  for (const Alike& devices : of_kind_) least = std::min(least, memory(devices[0]));
+  for (const Identical& devices : of_kind_) least = std::min(least, memory(devices[0]));
   double most = 0;
-  for (const Alike& devices : alike(by)) {
+  for (const Identical& devices : identical(by)) {
     double elements = 1;
     for (const int position : cut)
       elements *=
-          static_cast<double>(length(shape.sizes[at(position)], position, state, devices[0]));
+          static_cast<double>(length(shape.sizes[at(position)], position, placement, devices[0]));
     most = std::max(most, elements * least / std::max(memory(devices[0]), 1.0));
   }
   double bytes = shape.bytes();
@@ -127,12 +128,12 @@ double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
   return bytes * most;
 }
 
-const std::vector<int>& SpmdMesh::steps(StateId from, StateId to) {
+const std::vector<int>& SpmdMesh::steps(PlacementId from, PlacementId to) {
   const uint64_t key = static_cast<uint64_t>(from) << 32 | static_cast<uint32_t>(to);
   const auto [found, added] = steps_.try_emplace(key);
   if (!added) return found->second;
-  State now = state(from);
-  for (const ConversionStep& change : conversion_steps(now, state(to))) {
+  Placement now = placement(from);
+  for (const RedistributionStep& change : redistribution_steps(now, placement(to))) {
     const Step step{change.axis, id(now), change.to};
     now[at(change.axis)] = change.to;
     if (axis_of(change.axis).size() == 1) continue;
@@ -149,14 +150,14 @@ const std::vector<int>& SpmdMesh::steps(StateId from, StateId to) {
 // Returns the largest part of the value in a group: the pieces left by the other axis.
 FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& shape, size_t which) {
   FactoredShape local = shape;
-  const State& state = this->state(step.from);
+  const Placement& placement = this->placement(step.from);
   for (int axis = 0; axis < num_axes(); ++axis) {
-    const AxisState& other = state[at(axis)];
+    const AxisPlacement& other = placement[at(axis)];
     if (axis == step.axis || other.holding != Holding::kSharded) continue;
     int64_t& size = local.sizes[at(other.position)];
     const std::vector<int64_t>& all = lengths(axis, other.part, size);
     int64_t longest = 0;
-    for (const int group : axis_of(step.axis).alike()[which])
+    for (const int group : axis_of(step.axis).identical()[which])
       longest =
           std::max(longest, all[at(group)]);  // on two axes, the group is a place on the other
     size = longest;
@@ -170,10 +171,10 @@ SpmdMesh::StepTicks& SpmdMesh::ticks_of(int step_id, ShapeId shape) {
   StepTicks& ticks = known[at(shape)];
   if (ticks.alone >= 0) return ticks;
   const Step step = all_steps_[at(step_id)];
-  const AxisState from = state(step.from)[at(step.axis)];
+  const AxisPlacement from = placement(step.from)[at(step.axis)];
   SpmdAxis& axis = axis_of(step.axis);
   double seconds = 0;
-  for (size_t which = 0; which < axis.alike().size(); ++which)
+  for (size_t which = 0; which < axis.identical().size(); ++which)
     seconds = std::max(
         seconds, axis.price(which, shape_in_group(step, this->shape(shape), which), from, step.to));
   ticks.alone = static_cast<Ticks>(std::llround(seconds * kTicksPerSecond));
@@ -184,14 +185,14 @@ double SpmdMesh::ticks_in_bucket(int step_id, ShapeId shape) {
   StepTicks& ticks = ticks_of(step_id, shape);
   if (ticks.in_bucket >= 0) return ticks.in_bucket;
   const Step step = all_steps_[at(step_id)];
-  const AxisState from = state(step.from)[at(step.axis)];
+  const AxisPlacement from = placement(step.from)[at(step.axis)];
   ticks.in_bucket = static_cast<double>(ticks.alone);
   if (from.holding != Holding::kPartialSum || step.to.holding != Holding::kReplicated)
     return ticks.in_bucket;
   SpmdAxis& axis = axis_of(step.axis);
   const FactoredShape bucket{1, {kBucketBytes}};
   double most = 0;
-  for (size_t which = 0; which < axis.alike().size(); ++which) {
+  for (size_t which = 0; which < axis.identical().size(); ++which) {
     const Ticks full = std::llround(axis.price(which, bucket, from, step.to) * kTicksPerSecond);
     most = std::max(most,
                     static_cast<double>(full) *
@@ -202,7 +203,7 @@ double SpmdMesh::ticks_in_bucket(int step_id, ShapeId shape) {
   return ticks.in_bucket;
 }
 
-double SpmdMesh::conversion(ShapeId shape, StateId from, StateId to, bool in_buckets) {
+double SpmdMesh::redistribution(ShapeId shape, PlacementId from, PlacementId to, bool in_buckets) {
   if (from == to || devices_.size() == 1) return 0;
   double sum = 0;
   for (const int step : steps(from, to))

@@ -1,7 +1,7 @@
 #pragma once
 
 // A mesh of one or two axes in synthesis: pieces of a factor on its devices, and costs of
-// redistribution between placements, axis by axis (sharding/conversion.h).
+// redistribution between placements, axis by axis (sharding/redistribution.h).
 //
 //            axis 1 ──▶                 a placement: one entry per axis, (S(0, rows), S(1, even))
 //   axis 0  d0  d1  d2  d3   node 0     groups on axis 1: {d0 ... d3} and {d4 ... d7},
@@ -28,7 +28,7 @@ inline constexpr int64_t kTicksPerNanosecond = 10;
 inline constexpr double kTicksPerSecond = 1e10;
 
 // Numbers of placements and shapes, in order of first use on a mesh.
-using StateId = int32_t;
+using PlacementId = int32_t;
 using ShapeId = int32_t;
 
 // Gradients are all-reduced in buckets: costs depend on bytes, not on the number of tensors.
@@ -65,11 +65,11 @@ class SpmdMesh {
   };
   using MeshCut = std::vector<FactorCut>;  // [axis]
   // Devices of one type and length; one of them determines the time of all.
-  using Alike = std::vector<int>;
-  const std::vector<Alike>& alike(const MeshCut& cut);
+  using Identical = std::vector<int>;
+  const std::vector<Identical>& identical(const MeshCut& cut);
 
   // Returns the length of a device's piece of factor `position`, of size `size`.
-  int64_t length(int64_t size, int position, const State& state, int device);
+  int64_t length(int64_t size, int position, const Placement& placement, int device);
   // Return the lengths in which an axis divides a piece, and the place of a device on it.
   const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
     return axis_of(axis).pieces(part, size).lengths;
@@ -77,26 +77,26 @@ class SpmdMesh {
   int place(int device, int axis) const { return along_[at(axis)].place(device); }
 
   // Equal placements have equal numbers; references stay valid.
-  StateId id(const State& state);
-  const State& state(StateId id) const { return states_[at(id)]; }
+  PlacementId id(const Placement& placement);
+  const Placement& placement(PlacementId id) const { return placements_[at(id)]; }
   ShapeId id(const FactoredShape& shape);
   const FactoredShape& shape(ShapeId id) const { return shapes_[at(id)]; }
 
   // Returns the bytes, weighted by the least memory over the device's memory, at their maximum.
-  double scarce_bytes(ShapeId shape, StateId state);
+  double scarce_bytes(ShapeId shape, PlacementId placement);
 
   // Returns the time of a redistribution: the slowest group counts on each axis. With `in_buckets`,
   // an all-reduce takes only its share of a bucket's time.
-  double conversion(ShapeId shape, StateId from, StateId to, bool in_buckets = false);
-  Ticks conversion(const FactoredShape& shape, const State& from, const State& to) {
-    return static_cast<Ticks>(conversion(id(shape), id(from), id(to)));
+  double redistribution(ShapeId shape, PlacementId from, PlacementId to, bool in_buckets = false);
+  Ticks redistribution(const FactoredShape& shape, const Placement& from, const Placement& to) {
+    return static_cast<Ticks>(redistribution(id(shape), id(from), id(to)));
   }
 
  private:
   struct Step {  // one step of a redistribution: one axis changes
     int axis = 0;
-    StateId from = 0;
-    AxisState to;
+    PlacementId from = 0;
+    AxisPlacement to;
     auto operator<=>(const Step&) const = default;
   };
   struct StepTicks {
@@ -105,7 +105,7 @@ class SpmdMesh {
   };
 
   SpmdAxis& axis_of(int axis) { return axes_[at(axis)]; }
-  const std::vector<int>& steps(StateId from, StateId to);
+  const std::vector<int>& steps(PlacementId from, PlacementId to);
   FactoredShape shape_in_group(const Step& step, const FactoredShape& shape, size_t which);
   StepTicks& ticks_of(int step, ShapeId shape);
   double ticks_in_bucket(int step, ShapeId shape);
@@ -116,10 +116,10 @@ class SpmdMesh {
   Microbatch microbatch_;
   std::vector<AlongAxis> along_;  // [axis]
   std::vector<SpmdAxis> axes_;
-  std::vector<Alike> of_kind_;
-  std::map<MeshCut, std::vector<Alike>> alike_;
-  std::deque<State> states_;
-  std::map<State, StateId> state_ids_;
+  std::vector<Identical> of_kind_;
+  std::map<MeshCut, std::vector<Identical>> identical_;
+  std::deque<Placement> placements_;
+  std::map<Placement, PlacementId> placement_ids_;
   std::deque<FactoredShape> shapes_;
   std::map<FactoredShape, ShapeId> shape_ids_;
   std::vector<Step> all_steps_;

@@ -81,7 +81,7 @@ std::vector<int> random_counts(std::mt19937& random) {
 }
 
 // Compares one device per type and length with all devices.
-TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
+TEST(OpCatalogue, IdenticalDevicesTakeTheTimeOfEach) {
   std::mt19937 random(5);
   const GraphAnalysis analysis = mesh_mlp();
   for (int run = 0; run < 20; ++run) {
@@ -109,7 +109,7 @@ TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
 
 // At a priced size that shares divide evenly, a redistribution costs the collective of those
 // lengths, and copies.
-TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
+TEST(SpmdMesh, RedistributionsAreCollectivesOfTheirLengths) {
   constexpr int64_t kSide = 1 << 10, kWhole = kSide * kSide;
   std::mt19937 random(6);
   for (int run = 0; run < 20; ++run) {
@@ -123,17 +123,17 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
       return static_cast<double>(costs.collective(collective).value.value * kTicksPerNanosecond);
     };
     const FactoredShape shape{1, {kSide, kSide}};
-    const auto conversion = [&](const AxisState& from, const AxisState& to) {
-      return static_cast<double>(mesh.conversion(shape, State{from}, State{to}));
+    const auto redistribution = [&](const AxisPlacement& from, const AxisPlacement& to) {
+      return static_cast<double>(mesh.redistribution(shape, Placement{from}, Placement{to}));
     };
-    EXPECT_NEAR(conversion(partial_sum(), replicated()), ticks(), 1) << run;
+    EXPECT_NEAR(redistribution(partial_sum(), replicated()), ticks(), 1) << run;
 
     collective.lengths.clear();
     for (int64_t share : shares) collective.lengths.push_back(share * (kWhole / 64));
     collective.kind = CommunicationKind::kAllGather;
-    EXPECT_NEAR(conversion(sharded(0, 2), replicated()), ticks(), 1) << run;
+    EXPECT_NEAR(redistribution(sharded(0, 2), replicated()), ticks(), 1) << run;
     collective.kind = CommunicationKind::kReduceScatter;
-    EXPECT_NEAR(conversion(partial_sum(), sharded(0, 2)), ticks(), 1) << run;
+    EXPECT_NEAR(redistribution(partial_sum(), sharded(0, 2)), ticks(), 1) << run;
 
     collective.kind = CommunicationKind::kAllToAll;
     collective.lengths.clear();
@@ -147,7 +147,7 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
       slowest = std::min(slowest, mesh.kind(d).memory_bandwidth);
     }
     const double copies = 2 * (launch + 2 * most / slowest) * kTicksPerSecond;
-    EXPECT_NEAR(conversion(sharded(0, 2), sharded(1, 2)), ticks() + copies, 1) << run;
+    EXPECT_NEAR(redistribution(sharded(0, 2), sharded(1, 2)), ticks() + copies, 1) << run;
   }
 }
 

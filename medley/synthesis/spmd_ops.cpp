@@ -162,10 +162,10 @@ std::vector<OpCatalogue::OnAxis> OpCatalogue::enumerate(OpId id, int axis) const
 
 OpCatalogue::OnAxis OpCatalogue::on_axis(OpId id, const Choice& choice, bool composite) const {
   OnAxis made{{choice, composite},
-              operand_states(graph_, factors_, id, choice),
-              result_states(graph_, factors_, id, choice)};
-  for (AxisState& state : made.results)
-    if (composite && state.holding != Holding::kSharded) state = replicated();
+              operand_placements(graph_, factors_, id, choice),
+              result_placements(graph_, factors_, id, choice)};
+  for (AxisPlacement& placement : made.results)
+    if (composite && placement.holding != Holding::kSharded) placement = replicated();
   return made;
 }
 
@@ -236,7 +236,7 @@ SpmdMesh::MeshCut OpCatalogue::cut_of(OpId id, const MeshChoice& choice) const {
 
 Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
   double total = 0;
-  for (const SpmdMesh::Alike& devices : mesh_.alike(cut_of(id, way.choice))) {
+  for (const SpmdMesh::Identical& devices : mesh_.identical(cut_of(id, way.choice))) {
     const double time =
         static_cast<double>(local_time(id, way, devices[0]).value * kTicksPerNanosecond);
     if (pricing_.weights.empty()) {
@@ -254,21 +254,21 @@ Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
 // of a statistic.
 double OpCatalogue::price_statistics(OpId id, const OnMesh& way, size_t axis) {
   FactoredShape statistic = shape(operands(graph_.ops[at(id)])[0]);
-  State have = way.operands[0];
+  Placement have = way.operands[0];
   if (have[axis].holding == Holding::kSharded) statistic.sizes[at(have[axis].position)] = 1;
   have[axis] = partial_sum();
-  State want = have;
+  Placement want = have;
   want[axis] = replicated();
-  return 2 * static_cast<double>(mesh_.conversion(statistic, have, want));
+  return 2 * static_cast<double>(mesh_.redistribution(statistic, have, want));
 }
 
-TensorType OpCatalogue::local_type(ValueId value, const State& state, int device) {
+TensorType OpCatalogue::local_type(ValueId value, const Placement& placement, int device) {
   TensorType type{graph_.values[at(value)].type.dtype, {}};
   int position = 0;
   for (const auto& dim : factors_.values[at(value)]) {
     int64_t size = 1;
     for (ExtentId extent : dim)
-      size *= mesh_.length(extent_size(extent), position++, state, device);
+      size *= mesh_.length(extent_size(extent), position++, placement, device);
     type.shape.emplace_back(size);
   }
   return type;

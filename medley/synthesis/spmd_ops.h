@@ -26,9 +26,9 @@ using MeshChoice = std::vector<AxisChoice>;  // [axis]
 // Parallel tables with one entry per choice, "replicate" on all axes first.
 struct OpChoices {
   std::vector<MeshChoice> choices;
-  std::vector<Ticks> costs;                    // per micro-batch
-  std::vector<std::vector<StateId>> operands;  // [operand][choice]
-  std::vector<std::vector<StateId>> results;   // [result][choice]
+  std::vector<Ticks> costs;                        // per micro-batch
+  std::vector<std::vector<PlacementId>> operands;  // [operand][choice]
+  std::vector<std::vector<PlacementId>> results;   // [result][choice]
 };
 
 struct SpmdPricing {
@@ -59,12 +59,12 @@ class OpCatalogue {
   // A choice of one axis, with its operand and result placements there.
   struct OnAxis {
     AxisChoice choice;
-    std::vector<AxisState> operands, results;
+    std::vector<AxisPlacement> operands, results;
   };
   // A choice of all axes, with placements.
   struct OnMesh {
     MeshChoice choice;
-    std::vector<State> operands, results;  // [operand], [result]
+    std::vector<Placement> operands, results;  // [operand], [result]
   };
   OpChoices enumerate(OpId id);
   std::vector<OnAxis> enumerate(OpId id, int axis) const;
@@ -82,7 +82,7 @@ class OpCatalogue {
               const std::vector<TensorType>& operand_types,
               const std::vector<TensorType>& result_types);
   std::vector<LocalCut> local_cuts(OpId id, const MeshChoice& choice, int device);
-  TensorType local_type(ValueId value, const State& state, int device);
+  TensorType local_type(ValueId value, const Placement& placement, int device);
   int64_t extent_size(ExtentId extent) const;
 
   const Graph& graph_;

@@ -64,9 +64,10 @@ bool SpmdProblem::is_hub(OpId id) const {
          });
 }
 
-bool SpmdProblem::maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const {
+bool SpmdProblem::maps_all_readers(ValueId value,
+                                   const std::map<PlacementId, PlacementId>& map) const {
   for (const Reader& reader : readers_[at(value)])
-    for (const StateId wanted : *reader.wanted)
+    for (const PlacementId wanted : *reader.wanted)
       if (!map.contains(wanted)) return false;
   return true;
 }
@@ -87,7 +88,7 @@ bool SpmdProblem::fold_view(OpId id) {
   const int variable = op_variable_[at(id)];
   const OpChoices& choices = *variables_[at(variable)].op;
   View view{values[0], {}};
-  std::set<StateId> seen;
+  std::set<PlacementId> seen;
   for (size_t c = 0; c < choices.choices.size(); ++c)
     if (!view.to_root.emplace(choices.results[0][c], choices.operands[0][c]).second ||
         !seen.insert(choices.operands[0][c]).second)
@@ -98,8 +99,8 @@ bool SpmdProblem::fold_view(OpId id) {
     return reader.variable == variable && reader.phase == op.phase;
   });
   for (const Reader& reader : readers_[at(op.results[0])]) {
-    std::vector<StateId> wanted;
-    for (const StateId state : *reader.wanted) wanted.push_back(view.to_root.at(state));
+    std::vector<PlacementId> wanted;
+    for (const PlacementId placement : *reader.wanted) wanted.push_back(view.to_root.at(placement));
     mapped_.push_back(std::move(wanted));
     const Reader moved{reader.variable, &mapped_.back(), reader.phase};
     const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
@@ -120,56 +121,56 @@ int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
 }
 
 // Returns whole or cut on each axis by different factors; both may cut a value of one factor.
-std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
-  std::vector<State> states{{}};
+std::vector<PlacementId> SpmdProblem::parameter_placements(ValueId value) const {
+  std::vector<Placement> placements{{}};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-    std::vector<AxisState> here{replicated()};
-    for (size_t p = 0; p < flat.size() && options_.shard_states; ++p)
+    std::vector<AxisPlacement> here{replicated()};
+    for (size_t p = 0; p < flat.size() && options_.shard_parameters; ++p)
       for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
         if (factors_.extent_sizes[at(flat[p])].is_constant() && mesh_.may_cut(axis, part, false))
           here.push_back(sharded(static_cast<int>(p), part));
-    std::vector<State> longer;
-    for (const State& before : states)
-      for (const AxisState& state : here) {
-        if (axis > 0 && flat.size() > 1 && state.holding == Holding::kSharded &&
-            before[0].position == state.position)
+    std::vector<Placement> longer;
+    for (const Placement& before : placements)
+      for (const AxisPlacement& placement : here) {
+        if (axis > 0 && flat.size() > 1 && placement.holding == Holding::kSharded &&
+            before[0].position == placement.position)
           continue;
         longer.push_back(before);
-        longer.back().push_back(state);
+        longer.back().push_back(placement);
       }
-    states = std::move(longer);
+    placements = std::move(longer);
   }
-  std::vector<StateId> ids;
-  for (const State& state : states) ids.push_back(mesh_.id(state));
+  std::vector<PlacementId> ids;
+  for (const Placement& placement : placements) ids.push_back(mesh_.id(placement));
   return ids;
 }
 
 // Returns whole, and cut by each axis's part of the batch, if the batch is divided.
-std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
-  State state(at(mesh_.num_axes()));
-  std::vector<StateId> ids{mesh_.id(state)};
+std::vector<PlacementId> SpmdProblem::batch_placements(ValueId value) const {
+  Placement placement(at(mesh_.num_axes()));
+  std::vector<PlacementId> ids{mesh_.id(placement)};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
   const auto batch = std::find_if(flat.begin(), flat.end(), [&](ExtentId extent) {
     return factors_.extent_sizes[at(extent)] == Size::of(0);
   });
   if (part_names_[0] != kRows || batch == flat.end()) return ids;
   const auto position = static_cast<int>(batch - flat.begin());
-  for (size_t axis = 0; axis < state.size(); ++axis)
+  for (size_t axis = 0; axis < placement.size(); ++axis)
     for (size_t before = ids.size(), i = 0; i < before; ++i)
       for (int part = 0; part < static_cast<int>(part_names_.size()); ++part) {
         if (!mesh_.may_cut(static_cast<int>(axis), part, true)) continue;
-        state = mesh_.state(ids[i]);
-        state[axis] = sharded(position, part);
-        ids.push_back(mesh_.id(state));
+        placement = mesh_.placement(ids[i]);
+        placement[axis] = sharded(position, part);
+        ids.push_back(mesh_.id(placement));
       }
   return ids;
 }
 
 // Returns the placement of complete(): by rows on the first axis, if the batch is divided.
-StateId SpmdProblem::received_state(ValueId value) const {
-  const std::vector<StateId> states = batch_states(value);
-  return states.size() > 1 ? states[1] : states[0];
+PlacementId SpmdProblem::received_placement(ValueId value) const {
+  const std::vector<PlacementId> placements = batch_placements(value);
+  return placements.size() > 1 ? placements[1] : placements[0];
 }
 
 void SpmdProblem::add_inputs() {
@@ -177,17 +178,17 @@ void SpmdProblem::add_inputs() {
     const Input& input = graph_.inputs[i];
     Variable variable{Kind::kParameter, static_cast<int32_t>(i), nullptr, {}};
     if (input.kind == InputKind::kParameter) {
-      variable.states = parameter_states(input.value);
+      variable.placements = parameter_placements(input.value);
     } else if (input.kind == InputKind::kBatch) {
       variable.kind = Kind::kBatch;
-      variable.states = batch_states(input.value);
+      variable.placements = batch_placements(input.value);
     } else if (input.kind == InputKind::kReceived) {
       variable.kind = Kind::kReceived;
-      variable.states = {received_state(input.value)};
+      variable.placements = {received_placement(input.value)};
     } else {
       continue;  // replicated; the update places optimizer state
     }
-    std::vector<int64_t> unary(variable.states.size(), 0);
+    std::vector<int64_t> unary(variable.placements.size(), 0);
     input_variable_[at(input.value)] = add_variable(std::move(variable), std::move(unary));
   }
 }
@@ -208,11 +209,11 @@ void SpmdProblem::add_ops() {
 
 // Returns whether an update uses a placement of its parameter, or is whole.
 bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
-  const State& parameter = mesh_.state(choices.operands[0][choice]);
+  const Placement& parameter = mesh_.placement(choices.operands[0][choice]);
   for (size_t axis = 0; axis < parameter.size(); ++axis) {
     const auto& [on, composite] = choices.choices[choice][axis];
     const bool cut = on.kind == ChoiceKind::kCut && !composite &&
-                     parameter[axis].holding == Holding::kSharded && options_.shard_states;
+                     parameter[axis].holding == Holding::kSharded && options_.shard_parameters;
     if (on.kind != ChoiceKind::kReplicate && !cut) return false;
   }
   return true;
@@ -270,15 +271,15 @@ void SpmdProblem::connect() {
   for (const Input& input : graph_.inputs) {
     const int variable = input_variable_[at(input.value)];
     if (variable >= 0) {
-      const std::vector<StateId> states = variables_[at(variable)].states;
-      connect_value(input.value, variable, states, input.kind != InputKind::kReceived);
+      const std::vector<PlacementId> placements = variables_[at(variable)].placements;
+      connect_value(input.value, variable, placements, input.kind != InputKind::kReceived);
     } else if (input.kind == InputKind::kBuffer) {
       for (const Reader& reader : readers_[at(input.value)])
         for (size_t c = 0; c < reader.wanted->size(); ++c)
           add_unary(
               reader.variable,
               c,
-              conversion(
+              redistribution(
                   input.value, whole(), (*reader.wanted)[c], times(input.value, reader.phase)));
     }
   }
@@ -296,7 +297,7 @@ void SpmdProblem::connect() {
 // readers.
 void SpmdProblem::connect_value(ValueId value,
                                 int producer,
-                                const std::vector<StateId>& from,
+                                const std::vector<PlacementId>& from,
                                 bool input) {
   const std::vector<Reader>& readers = readers_[at(value)];
   if (!input) return connect_group(value, producer, from, readers);
@@ -311,7 +312,7 @@ void SpmdProblem::connect_value(ValueId value,
 
 void SpmdProblem::connect_group(ValueId value,
                                 int producer,
-                                const std::vector<StateId>& from,
+                                const std::vector<PlacementId>& from,
                                 const std::vector<Reader>& readers) {
   if (readers.empty()) return;
   const OpId made_by = graph_.values[at(value)].producer;
@@ -325,12 +326,12 @@ void SpmdProblem::connect_group(ValueId value,
       add_edge(producer, reader.variable, value, from, *reader.wanted, times(value, reader.phase));
     return;
   }
-  std::vector<StateId> all = from;
+  std::vector<PlacementId> all = from;
   for (const Reader& reader : readers)
     all.insert(all.end(), reader.wanted->begin(), reader.wanted->end());
   // Sorted by placement: numbers depend on the mesh's history.
-  std::sort(all.begin(), all.end(), [&](StateId a, StateId b) {
-    return mesh_.state(a) < mesh_.state(b);
+  std::sort(all.begin(), all.end(), [&](PlacementId a, PlacementId b) {
+    return mesh_.placement(a) < mesh_.placement(b);
   });
   all.erase(std::unique(all.begin(), all.end()), all.end());
   Variable copy{Kind::kCopy, value, nullptr, all};
@@ -356,33 +357,34 @@ double SpmdProblem::times(ValueId value, Phase reader) const {
   return once ? count : count * options_.waits_count;
 }
 
-Ticks SpmdProblem::conversion(ValueId value, StateId from, StateId to, double times) {
+Ticks SpmdProblem::redistribution(ValueId value, PlacementId from, PlacementId to, double times) {
   if (from == to) return 0;
   const double cost =
-      mesh_.conversion(catalogue_.shape_id(value), from, to, stored_in_step_[at(value)] != 0);
+      mesh_.redistribution(catalogue_.shape_id(value), from, to, stored_in_step_[at(value)] != 0);
   return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
 }
 
-int SpmdProblem::intern_states(const std::vector<StateId>& states) {
-  return state_lists_.try_emplace(states, static_cast<int>(state_lists_.size())).first->second;
+int SpmdProblem::intern_placements(const std::vector<PlacementId>& placements) {
+  return placement_lists_.try_emplace(placements, static_cast<int>(placement_lists_.size()))
+      .first->second;
 }
 
 void SpmdProblem::add_edge(int a,
                            int b,
                            ValueId value,
-                           const std::vector<StateId>& from,
-                           const std::vector<StateId>& to,
+                           const std::vector<PlacementId>& from,
+                           const std::vector<PlacementId>& to,
                            double times) {
   if (a == b) {
     for (size_t c = 0; c < from.size(); ++c)
-      add_unary(a, c, conversion(value, from[c], to[c], times));
+      add_unary(a, c, redistribution(value, from[c], to[c], times));
     return;
   }
   const bool turned = a > b;
   const int64_t kept = stored_in_step_[at(value)];
   const std::vector<int64_t> key{catalogue_.shape_id(value),
-                                 intern_states(from),
-                                 intern_states(to),
+                                 intern_placements(from),
+                                 intern_placements(to),
                                  static_cast<int64_t>(std::llround(times * 1e6)),
                                  kept,
                                  turned ? 1 : 0};
@@ -393,9 +395,9 @@ void SpmdProblem::add_edge(int a,
     table.columns = static_cast<int32_t>(turned ? from.size() : to.size());
     for (int32_t row = 0; row < table.rows; ++row)
       for (int32_t column = 0; column < table.columns; ++column) {
-        const StateId have = from[at(turned ? column : row)];
-        const StateId want = to[at(turned ? row : column)];
-        table.costs.push_back(conversion(value, have, want, times));
+        const PlacementId have = from[at(turned ? column : row)];
+        const PlacementId want = to[at(turned ? row : column)];
+        table.costs.push_back(redistribution(value, have, want, times));
       }
     pbqp_.tables.push_back(std::move(table));
   }
@@ -412,10 +414,10 @@ void SpmdProblem::connect_outputs() {
     const Value& value = graph_.values[at(output.value)];
     if (value.producer == kNone || op_variable_[at(value.producer)] < 0) continue;
     const int producer = op_variable_[at(value.producer)];
-    const std::vector<StateId>& from = variables_[at(producer)].op->results[at(value.result)];
+    const std::vector<PlacementId>& from = variables_[at(producer)].op->results[at(value.result)];
     if (output.kind == OutputKind::kParameter) {
       const int parameter = parameters.at(output.name);
-      const std::vector<StateId> stored = variables_[at(parameter)].states;
+      const std::vector<PlacementId> stored = variables_[at(parameter)].placements;
       add_edge(producer, parameter, output.value, from, stored, 1);
     } else if (output.kind == OutputKind::kSent) {
       send(producer, output.value, from);
@@ -425,36 +427,37 @@ void SpmdProblem::connect_outputs() {
         add_unary(
             producer,
             c,
-            conversion(
+            redistribution(
                 output.value, from[c], whole(), output.kind == OutputKind::kBuffer ? every : 1));
     }
   }
 }
 
 // Cut or whole values are sent unchanged (lower/crossing.h); a partial sum is reduced first.
-void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& from) {
-  const StateId to = received_state(value);
-  const auto is_sum = [](const AxisState& on) { return on.holding == Holding::kPartialSum; };
+void SpmdProblem::send(int producer, ValueId value, const std::vector<PlacementId>& from) {
+  const PlacementId to = received_placement(value);
+  const auto is_sum = [](const AxisPlacement& on) { return on.holding == Holding::kPartialSum; };
   for (size_t c = 0; c < from.size(); ++c)
-    if (options_.sends_as_received || std::ranges::any_of(mesh_.state(from[c]), is_sum))
-      add_unary(producer, c, conversion(value, from[c], to, times(value, Phase::kForward)));
+    if (options_.sends_as_received || std::ranges::any_of(mesh_.placement(from[c]), is_sum))
+      add_unary(producer, c, redistribution(value, from[c], to, times(value, Phase::kForward)));
 }
 
 // Counts parameters, optimizer state, accumulated gradients, and values saved for backward.
 void SpmdProblem::charge_memory() {
-  const auto price = [&](int variable, ValueId value, const std::vector<StateId>& states) {
-    for (size_t c = 0; c < states.size(); ++c)
-      add_unary(variable,
-                c,
-                static_cast<int64_t>(options_.byte_price *
-                                     mesh_.scarce_bytes(catalogue_.shape_id(value), states[c])));
+  const auto price = [&](int variable, ValueId value, const std::vector<PlacementId>& placements) {
+    for (size_t c = 0; c < placements.size(); ++c)
+      add_unary(
+          variable,
+          c,
+          static_cast<int64_t>(options_.byte_price *
+                               mesh_.scarce_bytes(catalogue_.shape_id(value), placements[c])));
   };
-  std::set<ValueId> states;
+  std::set<ValueId> optimizer_states;
   for (const Input& input : graph_.inputs) {
-    if (input.kind == InputKind::kState) states.insert(input.value);
+    if (input.kind == InputKind::kState) optimizer_states.insert(input.value);
     const int variable = input_variable_[at(input.value)];
     if (input.kind == InputKind::kParameter) {
-      const std::vector<StateId> stored = variables_[at(variable)].states;
+      const std::vector<PlacementId> stored = variables_[at(variable)].placements;
       price(variable, input.value, stored);
     }
   }
@@ -464,7 +467,7 @@ void SpmdProblem::charge_memory() {
     const OpChoices& choices = *variables_[at(op_variable_[i])].op;
     const std::vector<ValueId> values = operands(op);
     for (size_t k = 0; k < values.size(); ++k)
-      if (values[k] != kNone && states.contains(values[k]))
+      if (values[k] != kNone && optimizer_states.contains(values[k]))
         price(op_variable_[i], values[k], choices.operands[k]);
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId result = op.results[r];
@@ -481,8 +484,10 @@ void SpmdProblem::charge_memory() {
   }
 }
 
-void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<StateId>& states) {
-  meetings_[value] = {variable, states};
+void SpmdProblem::note_meeting(ValueId value,
+                               int variable,
+                               const std::vector<PlacementId>& placements) {
+  meetings_[value] = {variable, placements};
 }
 
 // Numbers the remaining variables.

@@ -42,12 +42,12 @@ struct SpmdOptions {
   // Weight of overlapped communication: the exchange of gradients, and the gathering of parameters.
   double overlapped_count = 1;
   // Weight of other exchanges, which block a micro-batch. If several are interleaved, another one
-  // computes meanwhile (at_once.h).
+  // computes meanwhile (interleave.h).
   double waits_count = 1;
   // Price in ticks per stored byte on a device: a multiplier for memory.
   double byte_price = 0;
   // Whether parameters and optimizer state may be stored in shards.
-  bool shard_states = true;
+  bool shard_parameters = true;
   // Whether values sent to other stages must have the placement of received ones: by rows, or whole
   // if rows are undivided. The layers of one stage then fit together.
   bool sends_as_received = false;
@@ -82,36 +82,36 @@ class SpmdProblem {
   enum class Kind : uint8_t { kOp, kParameter, kBatch, kReceived, kCopy };
   struct Variable {
     Kind kind = Kind::kOp;
-    int32_t index = 0;              // index of the op, the input, or the value
-    const OpChoices* op = nullptr;  // kOp
-    std::vector<StateId> states;    // the others
+    int32_t index = 0;                    // index of the op, the input, or the value
+    const OpChoices* op = nullptr;        // kOp
+    std::vector<PlacementId> placements;  // the others
   };
   struct Reader {
     int variable;
-    const std::vector<StateId>* wanted;  // [choice of the variable]
+    const std::vector<PlacementId>* wanted;  // [choice of the variable]
     Phase phase;
   };
   // A value that is a view of `root`.
   struct View {
     ValueId root = kNone;
-    std::map<StateId, StateId> to_root;
+    std::map<PlacementId, PlacementId> to_root;
   };
 
   void mark_sources();
   void fold_views();
   bool fold_view(OpId id);
   bool is_hub(OpId id) const;
-  bool maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const;
+  bool maps_all_readers(ValueId value, const std::map<PlacementId, PlacementId>& map) const;
   void add_inputs();
   void add_ops();
   int add_op_variable(OpId id);
   bool may_update(const OpChoices& choices, size_t choice) const;
   void note_readers();
   void connect();
-  void connect_value(ValueId value, int producer, const std::vector<StateId>& from, bool input);
+  void connect_value(ValueId value, int producer, const std::vector<PlacementId>& from, bool input);
   void connect_group(ValueId value,
                      int producer,
-                     const std::vector<StateId>& from,
+                     const std::vector<PlacementId>& from,
                      const std::vector<Reader>& readers);
   void connect_outputs();
   void charge_memory();
@@ -119,24 +119,24 @@ class SpmdProblem {
   void add_edge(int a,
                 int b,
                 ValueId value,
-                const std::vector<StateId>& from,
-                const std::vector<StateId>& to,
+                const std::vector<PlacementId>& from,
+                const std::vector<PlacementId>& to,
                 double times);
   void add_unary(int variable, size_t choice, int64_t cost);
   double times(ValueId value, Phase reader) const;
-  Ticks conversion(ValueId value, StateId from, StateId to, double times);
-  StateId whole() const { return mesh_.id(State(at(mesh_.num_axes()))); }
-  std::vector<StateId> parameter_states(ValueId value) const;
-  std::vector<StateId> batch_states(ValueId value) const;
-  StateId received_state(ValueId value) const;
-  void send(int producer, ValueId value, const std::vector<StateId>& from);
-  int intern_states(const std::vector<StateId>& states);
-  std::string state_text(ValueId value, StateId state) const;
+  Ticks redistribution(ValueId value, PlacementId from, PlacementId to, double times);
+  PlacementId whole() const { return mesh_.id(Placement(at(mesh_.num_axes()))); }
+  std::vector<PlacementId> parameter_placements(ValueId value) const;
+  std::vector<PlacementId> batch_placements(ValueId value) const;
+  PlacementId received_placement(ValueId value) const;
+  void send(int producer, ValueId value, const std::vector<PlacementId>& from);
+  int intern_placements(const std::vector<PlacementId>& placements);
+  std::string placement_text(ValueId value, PlacementId placement) const;
   std::string choice_text(OpId op, const MeshChoice& choice) const;
   std::string choice_text(const Variable& variable, size_t choice) const;
   void finish();
-  void note_meeting(ValueId value, int variable, const std::vector<StateId>& states);
-  std::optional<StateId> state_of(ValueId value, const std::vector<int32_t>& choices) const;
+  void note_meeting(ValueId value, int variable, const std::vector<PlacementId>& placements);
+  std::optional<PlacementId> placement_of(ValueId value, const std::vector<int32_t>& choices) const;
   void add_folded(const std::vector<int32_t>& choices, Stage& stage) const;
   void add_constants(const std::vector<int32_t>& choices, Stage& stage) const;
 
@@ -150,19 +150,19 @@ class SpmdProblem {
 
   Pbqp pbqp_;
   std::vector<Variable> variables_;
-  std::vector<std::vector<int64_t>> unary_;  // [variable], until finish()
-  std::vector<int> op_variable_;             // [op] or -1
-  std::vector<int> input_variable_;          // [value] or -1
-  std::vector<bool> constant_;               // [op] depends on no input
-  std::vector<bool> batch_only_;             // [op] depends on no parameter
-  std::vector<std::optional<View>> views_;   // [value]
-  std::vector<OpId> folded_;                 // in order
-  std::map<OpId, MeshChoice> fixed_;         // hubs
-  std::deque<std::vector<StateId>> mapped_;  // targets of Reader::wanted
+  std::vector<std::vector<int64_t>> unary_;      // [variable], until finish()
+  std::vector<int> op_variable_;                 // [op] or -1
+  std::vector<int> input_variable_;              // [value] or -1
+  std::vector<bool> constant_;                   // [op] depends on no input
+  std::vector<bool> batch_only_;                 // [op] depends on no parameter
+  std::vector<std::optional<View>> views_;       // [value]
+  std::vector<OpId> folded_;                     // in order
+  std::map<OpId, MeshChoice> fixed_;             // hubs
+  std::deque<std::vector<PlacementId>> mapped_;  // targets of Reader::wanted
   // Placement in which the views of a value are taken: that of a variable.
   struct Meeting {
     int variable = -1;
-    std::vector<StateId> states;  // [choice]
+    std::vector<PlacementId> placements;  // [choice]
   };
   std::map<ValueId, Meeting> meetings_;
   std::set<ValueId> outputs_;
@@ -170,7 +170,7 @@ class SpmdProblem {
   std::map<std::string, int> by_name_;        // stable name -> variable
   std::vector<std::vector<Reader>> readers_;  // [value]
   std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
-  std::map<std::vector<StateId>, int> state_lists_;
+  std::map<std::vector<PlacementId>, int> placement_lists_;
   std::map<std::vector<int64_t>, int> tables_;  // ingredients of a table -> its index
 };
 

@@ -13,18 +13,18 @@
 
 namespace medley {
 
-std::optional<StateId> SpmdProblem::state_of(ValueId value,
-                                             const std::vector<int32_t>& choices) const {
+std::optional<PlacementId> SpmdProblem::placement_of(ValueId value,
+                                                     const std::vector<int32_t>& choices) const {
   if (const std::optional<View>& view = views_[at(value)]) {
-    const std::optional<StateId> root = state_of(view->root, choices);
-    for (const auto& [state, at_root] : view->to_root)
-      if (root && at_root == *root) return state;
+    const std::optional<PlacementId> root = placement_of(view->root, choices);
+    for (const auto& [placement, at_root] : view->to_root)
+      if (root && at_root == *root) return placement;
     return std::nullopt;
   }
   const auto meeting = meetings_.find(value);
   if (meeting == meetings_.end()) return std::nullopt;
   const int id = pbqp_id_[at(meeting->second.variable)];
-  return meeting->second.states[at(choices[at(id)])];
+  return meeting->second.placements[at(choices[at(id)])];
 }
 
 // A view takes the redistributed placement of its root; otherwise complete() decides.
@@ -33,9 +33,10 @@ void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) 
     const int variable = op_variable_[at(id)];
     if (pbqp_id_[at(variable)] >= 0) continue;
     const OpChoices& op = *variables_[at(variable)].op;
-    const std::optional<StateId> state = state_of(operands(graph_.ops[at(id)])[0], choices);
-    for (size_t c = 0; state && c < op.choices.size(); ++c)
-      if (op.operands[0][c] == *state)
+    const std::optional<PlacementId> placement =
+        placement_of(operands(graph_.ops[at(id)])[0], choices);
+    for (size_t c = 0; placement && c < op.choices.size(); ++c)
+      if (op.operands[0][c] == *placement)
         stage.ops[prepared_.names[at(id)]] = choice_text(id, op.choices[c]);
   }
 }
@@ -43,7 +44,7 @@ void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) 
 // Values without inputs have no variable, since readers can compute any placement. complete()
 // divides them by rows without looking ahead; the plan has entries for other placements.
 void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stage) const {
-  std::map<ValueId, std::set<StateId>> wanted;  // by constants
+  std::map<ValueId, std::set<PlacementId>> wanted;  // by constants
   for (size_t i = graph_.ops.size(); i-- > 0;) {
     if (!constant_[i]) continue;
     const auto id = static_cast<OpId>(i);
@@ -51,29 +52,30 @@ void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stag
     const OpChoices& ways = catalogue_.of(id);
     for (size_t r = 0; r < op.results.size(); ++r) {
       if (op.results[r] == kNone) continue;
-      std::set<StateId> states = wanted[op.results[r]];
+      std::set<PlacementId> placements = wanted[op.results[r]];
       for (const Reader& reader : readers_[at(op.results[r])])
         if (const int variable = pbqp_id_[at(reader.variable)]; variable >= 0)
-          states.insert((*reader.wanted)[at(choices[at(variable)])]);
-      if (states.empty()) continue;
-      const StateId state = states.size() == 1 ? *states.begin() : ways.results[r][0];
-      const auto found = std::ranges::find(ways.results[r], state);
+          placements.insert((*reader.wanted)[at(choices[at(variable)])]);
+      if (placements.empty()) continue;
+      const PlacementId placement =
+          placements.size() == 1 ? *placements.begin() : ways.results[r][0];
+      const auto found = std::ranges::find(ways.results[r], placement);
       const auto way = found == ways.results[r].end() ? 0 : found - ways.results[r].begin();
       const std::vector<ValueId> values = operands(op);
       for (size_t k = 0; k < values.size(); ++k)
         if (values[k] != kNone) wanted[values[k]].insert(ways.operands[k][at(way)]);
-      const StateId rows = received_state(op.results[r]);
-      if (rows != whole() && rows != state)
+      const PlacementId rows = received_placement(op.results[r]);
+      if (rows != whole() && rows != placement)
         stage.ops[prepared_.names[i]] = choice_text(id, ways.choices[at(way)]);
       break;
     }
   }
 }
 
-std::string SpmdProblem::state_text(ValueId value, StateId state) const {
+std::string SpmdProblem::placement_text(ValueId value, PlacementId placement) const {
   const auto& dims = factors_.values[at(value)];
   std::vector<std::string> axes;
-  for (const AxisState& on : mesh_.state(state)) {
+  for (const AxisPlacement& on : mesh_.placement(placement)) {
     if (on.holding != Holding::kSharded) {
       axes.emplace_back(on.holding == Holding::kPartialSum ? "P" : "R");
       continue;
@@ -101,7 +103,7 @@ std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) co
   if (variable.kind == Kind::kOp) return choice_text(variable.index, variable.op->choices[choice]);
   const ValueId value =
       variable.kind == Kind::kCopy ? variable.index : graph_.inputs[at(variable.index)].value;
-  return state_text(value, variable.states[choice]);
+  return placement_text(value, variable.placements[choice]);
 }
 
 Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
@@ -121,7 +123,7 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     const auto choice = at(choices[at(pbqp_id_[v])]);
     if (variable.kind != Kind::kOp) {
       const Input& input = graph_.inputs[at(variable.index)];
-      (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
+      (variable.kind == Kind::kBatch ? stage.batch : stage.placements)[input.name] =
           choice_text(variable, choice);
       continue;
     }
@@ -130,7 +132,8 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     if (role.is_norm()) continue;
     if (role.kind == OpRole::Kind::kUpdate) {
       const Input& parameter = graph_.inputs[at(role.of)];
-      stage.updates[parameter.name] = state_text(parameter.value, variable.op->operands[0][choice]);
+      stage.updates[parameter.name] =
+          placement_text(parameter.value, variable.op->operands[0][choice]);
     } else if (by_name_.at(name) == static_cast<int>(v)) {
       stage.ops[name] = choice_text(variable, choice);
     }

@@ -89,12 +89,12 @@ TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
             costs.collective({kind, std::move(devices), std::move(lengths), 1}).value.value *
             kTicksPerNanosecond);
       };
-  const AxisState cut = sharded(1, 1);
+  const AxisPlacement cut = sharded(1, 1);
   const double between =
-      static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut}));
+      static_cast<double>(mesh.redistribution(shape, {partial_sum(), cut}, {replicated(), cut}));
   EXPECT_NEAR(between / ticks(CommunicationKind::kAllReduce, {0, 4}, {1 << 26}), 1, 0.01);
   const double inside =
-      static_cast<double>(mesh.conversion(shape, {cut, partial_sum()}, {cut, replicated()}));
+      static_cast<double>(mesh.redistribution(shape, {cut, partial_sum()}, {cut, replicated()}));
   EXPECT_NEAR(inside, ticks(CommunicationKind::kAllReduce, {0, 1, 2, 3}, {1 << 25}), 1);
 }
 
@@ -103,10 +103,10 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
   const CostModel costs(nodes_of(1, 4, kThin, kFast));
   SpmdMesh mesh = mesh_of(costs, {2, 2}, 64);
   const FactoredShape shape{1, {1 << 10, 1 << 16}};
-  const AxisState cut = sharded(1, 1);
+  const AxisPlacement cut = sharded(1, 1);
   const auto expected = costs.collective({CommunicationKind::kAllReduce, {0, 2}, {1 << 25}, 1});
   EXPECT_NEAR(
-      static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut})),
+      static_cast<double>(mesh.redistribution(shape, {partial_sum(), cut}, {replicated(), cut})),
       static_cast<double>(expected.value.value * kTicksPerNanosecond),
       1);
 }
@@ -157,30 +157,32 @@ class Squares {
   }
 
   int64_t least() {
-    const AxisState none = replicated();
-    std::vector<StateId> x, w;
-    for (const AxisState& outer : {none, sharded(0, 0)})
-      for (const AxisState& inner : {none, sharded(0, 1)})
-        x.push_back(mesh_.id(State{outer, inner}));
-    const std::vector<AxisState> axis{none, sharded(0, 1), sharded(1, 1)};
-    for (const AxisState& outer : axis)
-      for (const AxisState& inner : axis)
-        if (outer == none || outer != inner) w.push_back(mesh_.id(State{outer, inner}));
+    const AxisPlacement none = replicated();
+    std::vector<PlacementId> x, w;
+    for (const AxisPlacement& outer : {none, sharded(0, 0)})
+      for (const AxisPlacement& inner : {none, sharded(0, 1)})
+        x.push_back(mesh_.id(Placement{outer, inner}));
+    const std::vector<AxisPlacement> axis{none, sharded(0, 1), sharded(1, 1)};
+    for (const AxisPlacement& outer : axis)
+      for (const AxisPlacement& inner : axis)
+        if (outer == none || outer != inner) w.push_back(mesh_.id(Placement{outer, inner}));
     const OpChoices &mm = of("aten.mm.default"), &mul = of("aten.mul.Tensor"),
                     &sum = of("aten.sum.default"), &add = of("medley.accumulate.default");
-    std::set<StateId> products;
-    for (const std::vector<StateId>& states : {mm.results[0], mul.operands[0], mul.operands[1]})
-      products.insert(states.begin(), states.end());
+    std::set<PlacementId> products;
+    for (const std::vector<PlacementId>& placements :
+         {mm.results[0], mul.operands[0], mul.operands[1]})
+      products.insert(placements.begin(), placements.end());
     int64_t least = kForbidden;
     for (size_t a = 0; a < mm.choices.size(); ++a) {
       const int64_t read =
           mm.costs[a] + cheapest(1, x, mm.operands[0][a]) + cheapest(0, w, mm.operands[1][a]);
       for (size_t b = 0; b < mul.choices.size(); ++b) {
         int64_t shared = kForbidden;
-        for (const StateId state : products)
+        for (const PlacementId placement : products)
           shared = std::min(shared,
-                            cost(2, mm.results[0][a], state) + cost(2, state, mul.operands[0][b]) +
-                                cost(2, state, mul.operands[1][b]));
+                            cost(2, mm.results[0][a], placement) +
+                                cost(2, placement, mul.operands[0][b]) +
+                                cost(2, placement, mul.operands[1][b]));
         const int64_t squared = read + mul.costs[b] + shared;
         for (size_t c = 0; c < sum.choices.size(); ++c)
           for (size_t d = 0; d < add.choices.size(); ++d)
@@ -188,7 +190,7 @@ class Squares {
                              squared + sum.costs[c] + add.costs[d] +
                                  cost(3, mul.results[0][b], sum.operands[0][c]) +
                                  cost(4, sum.results[0][c], add.operands[0][d]) +
-                                 in_buckets(5, add.results[0][d], mesh_.id(State{none, none})));
+                                 in_buckets(5, add.results[0][d], mesh_.id(Placement{none, none})));
       }
     }
     return least;
@@ -200,15 +202,15 @@ class Squares {
     const auto found = std::ranges::find_if(ops, [&](const Op& op) { return op.name == name; });
     return *ops_.at(at(found - ops.begin()));
   }
-  int64_t cost(ValueId value, StateId from, StateId to) {
-    return static_cast<int64_t>(mesh_.conversion(catalogue_.shape_id(value), from, to));
+  int64_t cost(ValueId value, PlacementId from, PlacementId to) {
+    return static_cast<int64_t>(mesh_.redistribution(catalogue_.shape_id(value), from, to));
   }
-  int64_t in_buckets(ValueId value, StateId from, StateId to) {
-    return std::llround(mesh_.conversion(catalogue_.shape_id(value), from, to, true));
+  int64_t in_buckets(ValueId value, PlacementId from, PlacementId to) {
+    return std::llround(mesh_.redistribution(catalogue_.shape_id(value), from, to, true));
   }
-  int64_t cheapest(ValueId value, const std::vector<StateId>& from, StateId to) {
+  int64_t cheapest(ValueId value, const std::vector<PlacementId>& from, PlacementId to) {
     int64_t least = kForbidden;
-    for (const StateId state : from) least = std::min(least, cost(value, state, to));
+    for (const PlacementId placement : from) least = std::min(least, cost(value, placement, to));
     return least;
   }
 
@@ -262,11 +264,13 @@ TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
   const Found one = optimum(analysis, cluster, {8}, 4, options);
   EXPECT_TRUE(two.proved && one.proved);
   for (const std::string block : {"blocks.0.", "blocks.1."}) {
-    const auto state = [&](const std::string& name) { return two.stage.states.at(block + name); };
+    const auto placement = [&](const std::string& name) {
+      return two.stage.placements.at(block + name);
+    };
     const auto choice = [&](const std::string& name) { return two.stage.ops.at(block + name); };
-    EXPECT_EQ(state("mlp.up.weight"), "R x S(0, even)");
-    EXPECT_EQ(state("mlp.down.weight"), "R x S(1, even)");
-    EXPECT_EQ(state("attention.out.weight"), "R x S(1.0, even)");
+    EXPECT_EQ(placement("mlp.up.weight"), "R x S(0, even)");
+    EXPECT_EQ(placement("mlp.down.weight"), "R x S(1, even)");
+    EXPECT_EQ(placement("attention.out.weight"), "R x S(1.0, even)");
     EXPECT_EQ(choice("mlp.up/contract#0"), "d0 rows x n even");
     EXPECT_EQ(choice("mlp.down/contract#0"), "d0 rows x k even");
     EXPECT_EQ(choice("attention/attention#0"), "b rows x g even");

@@ -124,9 +124,9 @@ ExampleProgram data_parallel_program(const std::vector<int64_t>& rows, int micro
   stage.calls.push_back({FunctionKind::kUpdate, 0});
   stage.loss = builder.result(losses);
   stage.gradient_norm = builder.result(norm);
-  Placement placement;
-  placement.input = {InputKind::kParameter, "w", synced};
-  stage.gradients = {placement};
+  PlacedValue placed;
+  placed.input = {InputKind::kParameter, "w", synced};
+  stage.gradients = {placed};
   const ValueId loss_value = stage.loss, norm_value = stage.gradient_norm;
   return {program_of(std::move(stage)), w, x, loss_value, norm_value, synced};
 }

@@ -16,12 +16,12 @@ constexpr double kLatency = 30e6, kPicosecondsPerFlop = 0.1, kPicosecondsPerLoca
 constexpr char kWhole = 'R', kPartial = 'P';
 
 // On one axis: kWhole, kPartial, or a factor's letter with the part class that cuts it.
-struct AxisState {
+struct AxisPlacement {
   char factor = kWhole;
   int part = 0;
-  auto operator<=>(const AxisState&) const = default;
+  auto operator<=>(const AxisPlacement&) const = default;
 };
-using State = std::vector<AxisState>;  // [axis]
+using Placement = std::vector<AxisPlacement>;  // [axis]
 
 double size_of(char factor) {
   static const std::map<char, double> sizes{
@@ -37,8 +37,8 @@ double elements(const std::string& factors) {
 
 // The common data of all ops of one kind.
 struct Kind {
-  std::vector<State> out;               // [choice]
-  std::vector<std::vector<State>> ins;  // [input][choice]
+  std::vector<Placement> out;               // [choice]
+  std::vector<std::vector<Placement>> ins;  // [input][choice]
   std::vector<int64_t> unary;
 };
 
@@ -95,17 +95,17 @@ class Builder {
   }
 
   // Returns all choices of one placement per axis, with no factor cut twice.
-  std::vector<State> states(const std::string& factors, bool partial) const {
-    std::vector<State> out{{}};
+  std::vector<Placement> placements(const std::string& factors, bool partial) const {
+    std::vector<Placement> out{{}};
     for (const TransformerProblem::Axis& axis : shape_.axes) {
-      std::vector<State> longer;
-      for (const State& state : out) {
-        const auto add = [&](AxisState next) {
+      std::vector<Placement> longer;
+      for (const Placement& placement : out) {
+        const auto add = [&](AxisPlacement next) {
           if (next.factor != kWhole && next.factor != kPartial &&
-              std::ranges::any_of(state,
-                                  [&](const AxisState& s) { return s.factor == next.factor; }))
+              std::ranges::any_of(placement,
+                                  [&](const AxisPlacement& s) { return s.factor == next.factor; }))
             return;
-          longer.push_back(state);
+          longer.push_back(placement);
           longer.back().push_back(next);
         };
         add({kWhole, 0});
@@ -119,20 +119,20 @@ class Builder {
   }
 
   // Returns one device's share of the work, or of the bytes, in a placement.
-  double share(const State& state) const {
+  double share(const Placement& placement) const {
     double out = 1;
-    for (size_t a = 0; a < state.size(); ++a)
-      if (state[a].factor != kWhole && state[a].factor != kPartial)
-        out *= (state[a].part == 0 ? 1.0 : 1.4) / shape_.axes[a].devices;
+    for (size_t a = 0; a < placement.size(); ++a)
+      if (placement[a].factor != kWhole && placement[a].factor != kPartial)
+        out *= (placement[a].part == 0 ? 1.0 : 1.4) / shape_.axes[a].devices;
     return out;
   }
 
-  static State seen_by(const State& choice, const std::string& factors, bool is_output) {
-    State out = choice;
-    for (AxisState& state : out)
-      if (state.factor != kWhole && state.factor != kPartial &&
-          factors.find(state.factor) == std::string::npos)
-        state = {is_output ? kPartial : kWhole, 0};
+  static Placement seen_by(const Placement& choice, const std::string& factors, bool is_output) {
+    Placement out = choice;
+    for (AxisPlacement& placement : out)
+      if (placement.factor != kWhole && placement.factor != kPartial &&
+          factors.find(placement.factor) == std::string::npos)
+        placement = {is_output ? kPartial : kWhole, 0};
     return out;
   }
 
@@ -151,7 +151,7 @@ class Builder {
     std::erase_if(cut, [&](char f) { return locked.find(f) != std::string::npos; });
     Kind kind;
     kind.ins.resize(ins.size());
-    for (const State& choice : states(cut, linear && all == out)) {
+    for (const Placement& choice : placements(cut, linear && all == out)) {
       kind.out.push_back(seen_by(choice, out, true));
       for (size_t i = 0; i < ins.size(); ++i) kind.ins[i].push_back(seen_by(choice, ins[i], false));
       const double time = std::max(flops * kPicosecondsPerFlop, bytes * kPicosecondsPerLocalByte);
@@ -161,26 +161,26 @@ class Builder {
   }
 
   Kind kind_of_copy(const std::string& factors) const {
-    const std::vector<State> all = states(factors, true);
+    const std::vector<Placement> all = placements(factors, true);
     return {all, {all}, std::vector<int64_t>(all.size(), 0)};
   }
 
   Kind kind_of_weight(const std::string& factors) const {
     Kind kind;
-    kind.out = states(factors, false);
+    kind.out = placements(factors, false);
     kind.ins = {kind.out};
-    for (const State& state : kind.out)
+    for (const Placement& placement : kind.out)
       kind.unary.push_back(
-          std::llround(28 * elements(factors) * kPicosecondsPerLocalByte * share(state)));
+          std::llround(28 * elements(factors) * kPicosecondsPerLocalByte * share(placement)));
     return kind;
   }
 
-  double conversion(const State& from, const State& to, double bytes) const {
+  double redistribution(const Placement& from, const Placement& to, double bytes) const {
     double out = 0;
     for (size_t a = 0; a < from.size(); ++a) {
       if (from[a] == to[a] || from[a].factor == kWhole) continue;
       const double n = shape_.axes[a].devices;
-      State others = from;
+      Placement others = from;
       others[a] = {};
       const double time = bytes * share(others) * shape_.axes[a].picoseconds_per_byte;
       const bool cut = to[a].factor != kWhole && to[a].factor != kPartial;
@@ -197,8 +197,8 @@ class Builder {
   }
 
   void connect(const Value& from, const Value& to, size_t input) {
-    const std::vector<State>& out = kinds_[at(from.kind)].out;
-    const std::vector<State>& in = kinds_[at(to.kind)].ins[input];
+    const std::vector<Placement>& out = kinds_[at(from.kind)].out;
+    const std::vector<Placement>& in = kinds_[at(to.kind)].ins[input];
     const bool forward = from.variable < to.variable;
     const auto [found, missing] =
         tables_.try_emplace({from.kind, to.kind, static_cast<int>(input), forward},
@@ -209,7 +209,7 @@ class Builder {
                       {}};
       for (int32_t r = 0; r < table.rows; ++r)
         for (int32_t c = 0; c < table.columns; ++c)
-          table.costs.push_back(std::llround(conversion(
+          table.costs.push_back(std::llround(redistribution(
               out[at(forward ? r : c)], in[at(forward ? c : r)], 4 * elements(from.factors))));
       problem_.tables.push_back(std::move(table));
     }

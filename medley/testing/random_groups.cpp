@@ -275,15 +275,15 @@ std::optional<Nanoseconds> AllGroups::step_of(int count) {
 
 // Returns W of pipeline.h: each stage sums, then updates, while those before it go backward.
 int64_t AllGroups::after(size_t pipelines) const {
-  int64_t after = 0, hidden = 0;
+  int64_t after = 0, overlapped = 0;
   for (size_t i = 0; i < plan_.stages.size(); ++i) {
     if (i > 0)
-      hidden += (plan_.stages[i - 1].option.backward + plan_.boundaries[i - 1].backward +
-                 plan_.boundaries[i - 1].latency)
-                    .value;
+      overlapped += (plan_.stages[i - 1].option.backward + plan_.boundaries[i - 1].backward +
+                     plan_.boundaries[i - 1].latency)
+                        .value;
     const PipelineStage& stage = plan_.stages[i];
     const Nanoseconds own = stage.option.update + instance_.sums.about(stage.range, pipelines);
-    after = std::max(after, own.value - hidden);
+    after = std::max(after, own.value - overlapped);
   }
   return after;
 }

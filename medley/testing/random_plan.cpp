@@ -34,7 +34,7 @@ class RandomPlanner {
     Prepared prepared = prepare(graph_, optimizer_);
     choose(prepared, factorize(prepared.graph));
     draw_recompute();
-    with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_at_once(); });
+    with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_interleave(); });
     return std::move(plan_);
   }
 
@@ -103,9 +103,9 @@ class RandomPlanner {
       for (size_t s = 0; s < pipeline().stages.size(); ++s, count += draw(3))
         counts.push_back(count);
       pipeline().in_flight.assign(counts.rbegin(), counts.rend());
-      with_numbers_of(seed_ + 1000 + pipeline_, [&] { draw_late_weights(); });
+      with_numbers_of(seed_ + 1000 + pipeline_, [&] { draw_deferred_weights(); });
       draw_recompute();
-      with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_at_once(); });
+      with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_interleave(); });
     }
   }
 
@@ -118,19 +118,19 @@ class RandomPlanner {
     std::swap(random_, others);
   }
 
-  void draw_late_weights() {
+  void draw_deferred_weights() {
     const size_t stages = pipeline().stages.size();
     if (stages > 1 && draw(2)) {
-      pipeline().late_weights.assign(stages, 0);
-      for (size_t s = 1; s < stages; ++s) pipeline().late_weights[s] = draw(4);
+      pipeline().deferred_weights.assign(stages, 0);
+      for (size_t s = 1; s < stages; ++s) pipeline().deferred_weights[s] = draw(4);
     }
   }
 
-  void draw_at_once() {
+  void draw_interleave() {
     const int64_t count = as_int(pipeline().microbatches.size());
     if (pipeline().stages.size() == 1 && count > 1 && draw(2)) {
       pipeline().in_flight.clear();
-      pipeline().at_once = 2 + draw(count - 1);
+      pipeline().interleave = 2 + draw(count - 1);
     }
   }
 
@@ -246,9 +246,11 @@ class RandomPlanner {
   void choose(const Prepared& prepared, const Factors& factors) {
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
-        const auto state = [&](size_t axis) { return random_state(factors, input.value, axis); };
-        stage().states[input.name] = *on_all_axes(state);
-        stage().updates[input.name] = *on_all_axes(state);
+        const auto placement = [&](size_t axis) {
+          return random_state(factors, input.value, axis);
+        };
+        stage().placements[input.name] = *on_all_axes(placement);
+        stage().updates[input.name] = *on_all_axes(placement);
       }
     for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
       const std::string& name = prepared.names[i];

@@ -21,7 +21,7 @@
 #include "medley/kernels/arguments.h"
 #include "medley/kernels/combine.h"
 #include "medley/kernels/tensor_buffer.h"
-#include "medley/transport/c10d_relay.h"
+#include "medley/transport/c10d_gradient_sync.h"
 
 namespace medley {
 namespace {
@@ -332,7 +332,7 @@ class C10dTransport final : public Transport {
   }
   ~C10dTransport() override {
     for (int connection : connections_) close(connection);
-    relays_.reset();
+    syncs_.reset();
     if (abort_->cause() || !connections_.empty()) let_go(std::move(groups_));
   }
 
@@ -341,8 +341,8 @@ class C10dTransport final : public Transport {
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
     const bool transfers = exchange.kind == CommunicationKind::kTransfer;
     Waiting waiting{abort_, timeout_, texts_, over(exchange.group, *texts_)};
-    if (exchange.kind == CommunicationKind::kRelay)
-      return relays().post(std::move(exchange), std::move(waiting));
+    if (exchange.kind == CommunicationKind::kGradientSync)
+      return syncs().post(std::move(exchange), std::move(waiting));
     Group group = find(transfers ? everybody_ : exchange.group);
     std::vector<int> ranks;
     if (transfers)
@@ -377,11 +377,11 @@ class C10dTransport final : public Transport {
   }
 
  private:
-  C10dRelays& relays() {
+  C10dGradientSyncs& syncs() {
     Group group = find(everybody_);
     const std::scoped_lock lock(mutex_);
-    if (!relays_) relays_.emplace(std::move(group), everybody_, device_, abort_);
-    return *relays_;
+    if (!syncs_) syncs_.emplace(std::move(group), everybody_, device_, abort_);
+    return *syncs_;
   }
 
   Group find(std::vector<int> devices) {
@@ -404,7 +404,7 @@ class C10dTransport final : public Transport {
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
   std::mutex mutex_;  // guards the following
   std::map<std::vector<int>, Group> groups_;
-  std::optional<C10dRelays> relays_;
+  std::optional<C10dGradientSyncs> syncs_;
 };
 
 }  // namespace

@@ -9,7 +9,8 @@
 //   backend.
 // - all-to-all: over Gloo messages, receives posted first; else the collective of that name.
 // - transfers: messages in the largest group, which has all devices.
-// - relays: two rounds of messages there, sums in the order of the members (c10d_relay.h).
+// - gradient syncs: two rounds of messages there, sums in the order of the members
+// (c10d_gradient_sync.h).
 //
 // An all-reduce sums in the type of the tensors and in the order of the backend.
 

@@ -7,9 +7,9 @@
 
 namespace medley {
 
-std::string group_name(std::vector<int> devices, int epoch) {
+std::string group_name(std::vector<int> devices, int generation) {
   std::sort(devices.begin(), devices.end());
-  return fmt::format("medley/{}/{}", epoch, fmt::join(devices, ","));
+  return fmt::format("medley/{}/{}", generation, fmt::join(devices, ","));
 }
 
 }  // namespace medley

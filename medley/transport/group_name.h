@@ -7,7 +7,7 @@
 
 namespace medley {
 
-// Returns "medley/<epoch>/0,2,3" for the devices in any order.
-std::string group_name(std::vector<int> devices, int epoch);
+// Returns "medley/<generation>/0,2,3" for the devices in any order.
+std::string group_name(std::vector<int> devices, int generation);
 
 }  // namespace medley

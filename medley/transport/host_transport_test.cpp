@@ -67,14 +67,15 @@ struct Gpu {
   using Tensors = std::vector<at::Tensor>;
 };
 
-TEST(HostTransport, WhatIsSentIsPostedInItsOrderOnceItIsThere) {
+TEST(HostTransport, SendsArePostedInOrderOnceReady) {
   std::vector<std::string> posted;
   Gpu gpu;
   const auto transport = make_host_transport(std::make_unique<Echo>(posted), gpu.copier);
   const auto slow = transport->post(exchange("slow", {1, 2}));
   const auto fast = transport->post(exchange("fast", {3}));
   const auto received = transport->post(exchange("received", {}, CommunicationKind::kTransfer));
-  const auto relay = transport->post(exchange("relay", {}, CommunicationKind::kRelay));
+  const auto sync =
+      transport->post(exchange("gradient_sync", {}, CommunicationKind::kGradientSync));
   EXPECT_THAT(posted, ElementsAre("received"));
   EXPECT_TRUE(received->wait().empty());
   gpu.told.set_value();
@@ -82,11 +83,11 @@ TEST(HostTransport, WhatIsSentIsPostedInItsOrderOnceItIsThere) {
   const auto both = slow->wait();
   EXPECT_EQ(first_of(both.at(0)), 111);
   EXPECT_EQ(first_of(both.at(1)), 112);
-  EXPECT_TRUE(relay->wait().empty());
-  EXPECT_THAT(posted, ElementsAre("received", "slow", "fast", "relay"));
+  EXPECT_TRUE(sync->wait().empty());
+  EXPECT_THAT(posted, ElementsAre("received", "slow", "fast", "gradient_sync"));
 }
 
-TEST(HostTransport, AnErrorIsThatOfWhoeverWaits) {
+TEST(HostTransport, ErrorGoesToTheWaiter) {
   std::vector<std::string> posted;
   Gpu gpu;
   gpu.copier.to_host = [](std::vector<at::Tensor>) {

@@ -184,7 +184,7 @@ class FailingExecutor final : public NullExecutor {
 
 // A device that does not end in time is abandoned. Its thread's data outlives the devices until the
 // thread has ended.
-TEST(Devices, WhatAGivenUpDeviceUsesOutlivesThem) {
+TEST(Devices, ResourcesOfAnAbandonedDeviceOutliveTheDevices) {
   std::promise<void> gate;
   auto inside = std::make_shared<std::promise<void>>();
   auto stuck = std::make_shared<StuckExecutor>(gate.get_future().share(), inside);

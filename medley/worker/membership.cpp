@@ -10,14 +10,14 @@ Membership::Membership(std::unique_ptr<Store> store,
                        const NamedHashes& hashes,
                        std::function<void(const std::string&)> abort)
     : store_(std::move(store)) {
-  handshake(*store_, options.epoch, device, devices, hashes, options.timeout);
+  handshake(*store_, options.generation, device, devices, hashes, options.timeout);
   WatchdogOptions settings;
-  settings.epoch = options.epoch;
+  settings.generation = options.generation;
   settings.device = device;
   settings.devices = devices;
   settings.names = names;
   settings.link = options.link;
-  settings.dead_after = options.dead_after;
+  settings.heartbeat_timeout = options.heartbeat_timeout;
   settings.poll = options.poll;
   watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), options.exit);
 }

@@ -16,12 +16,12 @@
 namespace medley {
 
 struct MembershipOptions {
-  int epoch = 0;
-  std::string link;                            // to the store, for messages
-  std::chrono::milliseconds timeout{120000};   // for the others to arrive
-  std::chrono::milliseconds dead_after{5000};  // without a heartbeat
-  std::chrono::milliseconds poll{250};         // interval of looking for failures of others
-  Watchdog::Exit exit = print_and_exit;        // ends the process when the run has failed
+  int generation = 0;
+  std::string link;                                   // to the store, for messages
+  std::chrono::milliseconds timeout{120000};          // for the others to arrive
+  std::chrono::milliseconds heartbeat_timeout{5000};  // without a heartbeat
+  std::chrono::milliseconds poll{250};                // interval of looking for failures of others
+  Watchdog::Exit exit = print_and_exit;               // ends the process when the run has failed
 };
 
 class Membership {

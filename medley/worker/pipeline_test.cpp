@@ -164,7 +164,7 @@ TEST(Pipeline, RandomDelaysNeverDeadlock) {
   EXPECT_GT(several, seeds * 6 / 10);
 }
 
-// Includes relays of several pipelines.
+// Includes gradient syncs of several pipelines.
 TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
   const GraphAnalysis analysis = analyse(mlp(), {});
   const uint64_t seeds = seeds_of(1000);

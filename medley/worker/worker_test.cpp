@@ -137,7 +137,7 @@ TEST(Worker, OneFailureIsThatOfAll) {
 }
 
 // Its loop is shorter than the others', and its process lives on.
-TEST(Worker, WhoWaitsForAWorkerThatHasFinishedSaysSo) {
+TEST(Worker, WaitForAFinishedWorkerIsReported) {
   Processes processes;
   processes.steps = {1, 0, 1};
   EXPECT_THAT(processes.run(),
@@ -145,7 +145,7 @@ TEST(Worker, WhoWaitsForAWorkerThatHasFinishedSaysSo) {
 }
 
 // The others wait for its first exchange, and would until the time-out.
-TEST(Worker, WhoCannotMakeItsDevicesTellsTheOthers) {
+TEST(Worker, WorkerWithoutDevicesFailsTheOthers) {
   Processes processes;
   processes.change = [](int device, WorkerInput&, WorkerParts& parts) {
     if (device == 2)

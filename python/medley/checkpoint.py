@@ -25,7 +25,7 @@ import medley
 from medley import _core, _runtime
 from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
-from medley.run import elastic, ends, epochs, exchange
+from medley.run import elastic, ends, exchange, generations
 from medley.run.job import Job
 from medley.run.patience import say
 from medley.whole_tensors import DTYPES
@@ -83,7 +83,7 @@ class Part:
     """The part of a checkpoint that one run writes, in files whose names begin with `prefix`."""
 
     run: _runtime.Run
-    deal: _core.Deal
+    write_plan: _core.WritePlan
     prefix: str = ""
 
 
@@ -95,7 +95,7 @@ class _Save:
     state: dict[str, Any]
     saving: Saving
     key: str  # names its messages between processes
-    deals: list[_core.Deal]
+    write_plans: list[_core.WritePlan]
     writers: list[_runtime.StateWriter]  # until this process has reported its files
     is_beside: bool  # training runs meanwhile
     told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
@@ -109,7 +109,7 @@ class Saver:
         self._run = run
         self._program = program
         self._job = job
-        self._deal: _core.Deal | None = None
+        self._write_plan: _core.WritePlan | None = None
         self._save: _Save | None = None
         self._waits: _Save | None = None  # until the first process reports it complete
         self._pool: ThreadPoolExecutor | None = None
@@ -124,11 +124,11 @@ class Saver:
         return int(self._save.state["step"])
 
     @property
-    def deal(self) -> _core.Deal:
+    def write_plan(self) -> _core.WritePlan:
         """Returns the write plan: which process writes which values."""
-        if self._deal is None:
-            self._deal = _core.Deal(self._program)
-        return self._deal
+        if self._write_plan is None:
+            self._write_plan = _core.WritePlan(self._program)
+        return self._write_plan
 
     def begin(
         self,
@@ -142,18 +142,20 @@ class Saver:
         the reason why it cannot, or "". In a job all processes call it. `parts` are those of
         several runs saved as one; if empty, the only run is saved whole."""
         self.wait()
-        parts = parts or [Part(self._run, self.deal)]
+        parts = parts or [Part(self._run, self.write_plan)]
         step = state["step"]
         patience = _DYING_SECONDS if self._may_have_lost else 0.0
         error = self._from_first(lambda: _open_folder(folder, step, patience))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
             writers = [
-                _runtime.StateWriter(each.run, each.deal, temporary, saving.spread, each.prefix)
+                _runtime.StateWriter(
+                    each.run, each.write_plan, temporary, saving.spread, each.prefix
+                )
                 for each in parts
             ]
-            deals, key = [each.deal for each in parts], self._new_key()
-            self._save = _Save(folder, state, saving, key, deals, writers, is_beside)
+            write_plans, key = [each.write_plan for each in parts], self._new_key()
+            self._save = _Save(folder, state, saving, key, write_plans, writers, is_beside)
             held = sum(writer.bytes for writer in writers)
             if held > (room := available_memory()):
                 say(
@@ -246,7 +248,7 @@ class Saver:
         """Returns whether a lost process may have saved before this one."""
         if self._job is None or not self._job.elastic:
             return False
-        return elastic.member().epoch > 0
+        return elastic.member().generation > 0
 
     def _check_others(self) -> None:
         if self._job is not None:
@@ -290,7 +292,7 @@ class Saver:
         try:
             if not error:
                 files = [tuple(file) for each in told for file in each["files"]]
-                manifest = _core.Manifest(save.deals, save.state, files)
+                manifest = _core.Manifest(save.write_plans, save.state, files)
                 manifest.commit(save.folder)
                 self._note(save.folder, step)
         except OSError as failure:
@@ -310,7 +312,7 @@ class Saver:
         """Publishes the checkpoint as one to return to, before older ones are removed."""
         if self._job is not None and self._job.elastic:
             path = _core.checkpoint_folder(folder, step).removesuffix(".tmp")
-            epochs.note_checkpoint(exchange.store(), path, step)
+            generations.note_checkpoint(exchange.store(), path, step)
 
 
 def available_memory() -> float:
@@ -334,9 +336,9 @@ def _written(save: _Save) -> str:
     files: list[tuple[int, str, int, str]] = []
     before = 0  # writers of earlier runs
     try:
-        for writer, deal in zip(save.writers, save.deals, strict=True):
+        for writer, write_plan in zip(save.writers, save.write_plans, strict=True):
             files += [(before + n, name, size, sum_) for n, name, size, sum_ in writer.finish()]
-            before += deal.num_writers
+            before += write_plan.num_writers
         return json.dumps({"files": files, "error": ""})
     except OSError as error:
         return json.dumps({"files": [], "error": str(error)})
@@ -409,7 +411,7 @@ def load(
 
     def note(path: str, step: int) -> None:
         if job is not None and job.elastic and job.rank == 0:
-            epochs.note_load(exchange.store(), "" if parameters_only else path, step, done)
+            generations.note_load(exchange.store(), "" if parameters_only else path, step, done)
 
     only = {"exact": exact, "parameters_only": parameters_only}
     try:

@@ -23,7 +23,7 @@ from medley.drift import comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation
 from medley.files import read_text
 from medley.from_torch import trains
-from medley.graph import Graph, as_graph, capture_alike
+from medley.graph import Graph, as_graph, capture_isomorphic
 from medley.lengths import Lengths
 from medley.methods import called
 from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
@@ -130,7 +130,7 @@ class Engine:
                     "JointTrainer: found different programs in the processes, expected the same "
                     "model and plans in all"
                 )
-        self._epoch = options.get("membership", {}).get("epoch", 0)
+        self._generation = options.get("membership", {}).get("generation", 0)
         with connections.guarded():  # the connection to the store
             return _runtime.Run(program, self.machines, options)
 
@@ -151,7 +151,7 @@ class Engine:
                 self,
                 stragglers.report,
                 self.job,
-                self._epoch,
+                self._generation,
                 comparable(plan.devices, machines, measured),
                 self._took,
                 functools.partial(expected_nanoseconds, graph, plan.core, machines, measured, rule),
@@ -248,11 +248,11 @@ class Engine:
     def _program_at(self, length: int, example: Any) -> _core.Program:
         """Returns the program for sequences of this length, captured from the model."""
         example = carried.with_zeros(example, self.graph, self.inputs)
-        graph = capture_alike(self.model, example, self.graph, length)
+        graph = capture_isomorphic(self.model, example, self.graph, length)
         rule = self.optimizer.core(graph.core, self.is_elastic)
         graphs, kept = (self.graph.core, graph.core), self._options["keep_gradients"]
         try:
-            return self.program.alike(
+            return self.program.isomorphic(
                 *graphs, self.plan.core, self.machines, rule, kept, self.is_elastic
             )
         except ValueError as error:

@@ -134,12 +134,12 @@ class Evaluation:
         rows = self._engine.inputs.rows(batch)
         return 1 << (max(1, -(-rows // self._engine.plan.global_batch)) - 1).bit_length()
 
-    def told(self, batch: Any) -> str:
+    def fingerprint(self, batch: Any) -> str:
         """Returns a digest of the parts of a batch that must be identical in all processes. `batch`
         has all rows in each process, or only its own."""
         with self._reading():
             most = self._times(batch) * self._engine.plan.global_batch
-            return self._engine.inputs.told(batch, most)
+            return self._engine.inputs.fingerprint(batch, most)
 
     def drop_values(self) -> None:
         """Frees the parameters."""
@@ -216,7 +216,7 @@ class Evaluation:
             example = carried.with_zeros(example, self._engine.graph, self._engine.inputs)
             forward, _ = capture_forward(self._engine.model, example, self._engine.graph)
         rule = AdamW().core(forward.core)
-        return program.alike(planned.core, forward.core, plan, self._engine.machines, rule)
+        return program.isomorphic(planned.core, forward.core, plan, self._engine.machines, rule)
 
 
 def is_batch(data: Any, names: Collection[str]) -> bool:
@@ -280,7 +280,7 @@ def plan_for(
             for key in ("updates", "recompute"):
                 stage.pop(key, None)
             for key, known in (
-                ("states", names),
+                ("placements", names),
                 ("batch", names),
                 ("ops", ops if with_ops else ()),
             ):

@@ -345,7 +345,7 @@ def capture_forward(
     return Graph(core, constants, trained.autocast, carry=trained.carry), parcel
 
 
-def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
+def capture_isomorphic(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
     """Captures a model as `planned` was, with the lengths of another batch. In a job the first
     process captures for all. Raises ValueError if constants depend on the length."""
     trained = {name for kind, name, *_ in planned.core.outputs if kind == "gradient"}

@@ -18,7 +18,7 @@ from medley.cursor import Cursor
 from medley.engine import Engine
 from medley.plan import Plan
 from medley.run import exchange, job
-from medley.run.objectives import move_peers, order_of
+from medley.run.objectives import order_of, reshard_peers
 from medley.schedules import schedule_text
 from medley.shared_state import SharedState, Value, shared_values
 from medley.whole import Whole
@@ -48,18 +48,19 @@ class JointJob:
                 self.orders[name] = order
         if this.elastic and len(plans) > 1 and job.copies_are_asked_for():
             raise ValueError(
-                "--second-homes-every: found a run of several objectives, expected one of a single "
+                "--replicate-every: found a run of several objectives, expected one of a single "
                 "objective, or 0: what only a lost device had comes back from the newest checkpoint"
             )
-        surviving = [name for name, plan in plans.items() if plan.survive > 0]
+        surviving = [name for name, plan in plans.items() if plan.tolerate_node_loss > 0]
         if this.elastic and len(plans) > 1 and surviving:
             raise ValueError(
-                f'objective "{surviving[0]}": plan: found "survive": 1 in an elastic run of '
+                f'objective "{surviving[0]}": plan: found "tolerate_node_loss": 1 in an elastic '
+                f"run of "
                 "several objectives, expected 0: nothing of them is copied to a second device; "
                 "what only a lost device had comes back from the newest checkpoint"
             )
 
-    def peers(self, machines: Cluster) -> _runtime.MovePeers | None:
+    def peers(self, machines: Cluster) -> _runtime.ReshardPeers | None:
         """Returns the connections by which the processes exchange state, or None without a job."""
         if not self._devices:
             return None
@@ -70,7 +71,7 @@ class JointJob:
             assert group is not None
             name = group.group_name
         own, seconds = self._devices[self.this.rank], exchange.TIMEOUT_SECONDS
-        return move_peers(machines, self._devices, own, name, seconds)
+        return reshard_peers(machines, self._devices, own, name, seconds)
 
 
 class JointWhole(Whole):
@@ -131,8 +132,8 @@ class JointWhole(Whole):
         assert self.shared is not None
         parts = []
         for name, engine in self.engines.items():
-            deal = _core.Deal(engine.program, self.shared.written(name), f"{name}/")
-            parts.append(Part(engine.run, deal, f"{name}."))
+            write_plan = _core.WritePlan(engine.program, self.shared.written(name), f"{name}/")
+            parts.append(Part(engine.run, write_plan, f"{name}."))
         return parts
 
     def wanted(

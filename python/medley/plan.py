@@ -37,7 +37,7 @@ class Question(NamedTuple):
     strategy: str
     rows: int
     microbatches: int = 0
-    survive: int = 0
+    tolerate_node_loss: int = 0
     loss_over_microbatches: bool = False
 
 
@@ -119,9 +119,9 @@ class Plan:
         return self.core.strategy
 
     @property
-    def survive(self) -> int:
+    def tolerate_node_loss(self) -> int:
         """The number of node losses that the state tolerates: 0 or 1."""
-        return self.core.survive
+        return self.core.tolerate_node_loss
 
     @property
     def loss_over(self) -> str:
@@ -149,7 +149,7 @@ def plan(
     optimizer: Optimizer | None = None,
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: str | os.PathLike[str] | None = None,
-    survive: int = 0,
+    tolerate_node_loss: int = 0,
     loss_over: str = "batch",
 ) -> Plan:
     """Returns the plan with the shortest predicted step that fits into memory, among those that
@@ -160,8 +160,8 @@ def plan(
 
     `global_batch` is the number of rows per step over all devices. `microbatches` is the number of
     parts in which they are computed; by default as few as fit. The state of `optimizer` counts as
-    memory. With `survive=1` the state tolerates the loss of any one node. The cost of the required
-    state replicas counts.
+    memory. With `tolerate_node_loss=1` the state tolerates the loss of any one node. The cost of
+    the required state replicas counts.
 
     The loss of a step is that of the whole batch, independent of its division. With
     `loss_over="microbatches"` it is the mean of the losses of `microbatches` parts, as in a PyTorch
@@ -194,7 +194,7 @@ def plan(
     rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
     if loss_over not in ("batch", "microbatches"):
         raise ValueError(f'loss_over: found {loss_over!r}, expected "batch" or "microbatches"')
-    asked = Question(strategy, rows, parts, survive, loss_over == "microbatches")
+    asked = Question(strategy, rows, parts, tolerate_node_loss, loss_over == "microbatches")
 
     def find() -> bytes:
         rule = as_optimizer(optimizer).core(whole.core)
@@ -222,7 +222,7 @@ def find_plan(
         rule,
         *times,
         list(devices),
-        asked.survive,
+        asked.tolerate_node_loss,
         asked.loss_over_microbatches,
     )
 

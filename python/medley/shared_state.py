@@ -23,19 +23,21 @@ class SharedState:
     """`engines`: those of one model by objective. An engine without a run has no values."""
 
     def __init__(
-        self, engines: Mapping[str, Engine], peers: _runtime.MovePeers | None = None
+        self, engines: Mapping[str, Engine], peers: _runtime.ReshardPeers | None = None
     ) -> None:
         """`peers`: the processes of a job."""
         self._engines = engines
         self._changes = 0  # number of owner changes, equal in all processes at the same call
         self.enter(peers, {})
 
-    def enter(self, peers: _runtime.MovePeers | None, owners: Owners) -> None:
+    def enter(self, peers: _runtime.ReshardPeers | None, owners: Owners) -> None:
         """Replaces the runs of the engines. Values are with their owners, or in all runs that have
         them."""
         engines = self._engines
         self._peers = peers
-        self._moves: dict[tuple[str, str], _core.Moves] = {}  # keyed by source and target objective
+        self._moves: dict[
+            tuple[str, str], _core.ReshardPlan
+        ] = {}  # keyed by source and target objective
         self._values = {name: shared_values(each.run) for name, each in engines.items()}
         self._check_kinds()
         self._changed = {name: self._changes_of(name) for name in engines}
@@ -90,13 +92,13 @@ class SharedState:
 
     # --- other processes ---
 
-    def told(self) -> tuple[int, list[tuple[Value, str]]]:
+    def export_owners(self) -> tuple[int, list[tuple[Value, str]]]:
         """Returns the number of owner changes and the owner of each value, as input of heard()."""
         return self._changes, [(value, holders[0]) for value, holders in self._current.items()]
 
-    def heard(self, told: Sequence[Any]) -> Owners:
+    def load_owners(self, exported: Sequence[Any]) -> Owners:
         """Returns the owners that another process has published."""
-        self._changes, owners = told
+        self._changes, owners = exported
         return {(kind, name): owner for (kind, name), owner in owners}
 
     # --- implementation ---
@@ -135,10 +137,10 @@ class SharedState:
             found += [("parameter", parameter), ("state", MASTER + parameter)]
         return [value for value in found if value in self._values[name]]
 
-    def _moves_of(self, giver: str, taker: str) -> _core.Moves:
+    def _moves_of(self, giver: str, taker: str) -> _core.ReshardPlan:
         if (giver, taker) not in self._moves:
             before, after = self._engines[giver].program, self._engines[taker].program
-            self._moves[giver, taker] = _core.Moves([(before, before.devices, None)], after)
+            self._moves[giver, taker] = _core.ReshardPlan([(before, before.devices, None)], after)
         return self._moves[giver, taker]
 
 

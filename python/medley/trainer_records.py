@@ -67,7 +67,7 @@ class Records:
     def memory(self) -> dict[str, dict[str, Any]]:
         """Returns bytes by device: `persistent`, the `peak` and its place, and the additional bytes
         while a checkpoint is written (`saving`)."""
-        saving = self.session.whole.saver.deal.held_bytes
+        saving = self.session.whole.saver.write_plan.held_bytes
         uses = zip(self.engine.run.device_names, self.engine.run.memory(), saving, strict=True)
         return {name: use | {"saving": held} for name, use, held in uses}
 

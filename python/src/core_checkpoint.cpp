@@ -11,9 +11,9 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/checkpoint/deal.h"
 #include "medley/checkpoint/folder.h"
 #include "medley/checkpoint/read.h"
+#include "medley/checkpoint/write_plan.h"
 #include "python/src/dict_reader.h"
 
 namespace nb = nanobind;
@@ -53,17 +53,17 @@ medley::TrainingState read_state(const nb::dict& entries) {
 // `written`: writer, name, bytes and checksum of the header of each file. The writers of the second
 // write plan are numbered after those of the first, and so on.
 void make_manifest(Manifest* self,
-                   const std::vector<const medley::ProgramDeal*>& deals,
+                   const std::vector<const medley::ProgramWritePlan*>& write_plans,
                    const nb::dict& state,
                    const std::vector<File>& written) {
   Manifest manifest{read_state(state), {}, {}};
   int writers = 0;
-  for (const medley::ProgramDeal* dealt : deals) {
-    for (medley::StoredValue value : dealt->deal.values) {
+  for (const medley::ProgramWritePlan* planned : write_plans) {
+    for (medley::StoredValue value : planned->write_plan.values) {
       for (int& file : value.files) file += writers;
       manifest.values.push_back(std::move(value));
     }
-    writers += static_cast<int>(dealt->deal.writers.size());
+    writers += static_cast<int>(planned->write_plan.writers.size());
   }
   manifest.files.resize(medley::at(writers));
   for (const auto& [writer, name, bytes, sha256] : written)
@@ -121,38 +121,39 @@ nb::bytes read_value(const Manifest& manifest,
 }  // namespace
 
 void init_checkpoint(nb::module_& m) {
-  nb::class_<medley::ProgramDeal>(
-      m, "Deal", "Who writes what of the checkpoints of a program: the same for all of them.")
+  nb::class_<medley::ProgramWritePlan>(
+      m, "WritePlan", "Who writes what of the checkpoints of a program: the same for all of them.")
       .def(
           "__init__",
-          [](medley::ProgramDeal* self, const Program& program) {
-            new (self) medley::ProgramDeal(medley::deal(program));
+          [](medley::ProgramWritePlan* self, const Program& program) {
+            new (self) medley::ProgramWritePlan(medley::plan_writes(program));
           },
           "program"_a)
       .def(
           "__init__",
-          [](medley::ProgramDeal* self,
+          [](medley::ProgramWritePlan* self,
              const Program& program,
              const std::vector<std::pair<std::string, std::string>>& among,
              const std::string& prefix) {
-            new (self)
-                medley::ProgramDeal(medley::deal(program, {among.begin(), among.end()}, prefix));
+            new (self) medley::ProgramWritePlan(
+                medley::plan_writes(program, {among.begin(), among.end()}, prefix));
           },
           "program"_a,
           "among"_a,
           "prefix"_a,
           "Of some values, by kind and name; those of the optimizer get the prefix.")
-      .def_prop_ro("num_writers",
-                   [](const medley::ProgramDeal& dealt) { return dealt.deal.writers.size(); })
+      .def_prop_ro(
+          "num_writers",
+          [](const medley::ProgramWritePlan& planned) { return planned.write_plan.writers.size(); })
       .def_prop_ro("held_bytes",
                    &medley::held_bytes,
                    "Of each device of all stages, while what it writes is held.");
   nb::class_<Manifest>(m, "Manifest", "What a checkpoint says about itself.")
       .def("__init__",
            &make_manifest,
-           nb::sig("def __init__(self, deals: list[Deal], state: dict[str, object], "
+           nb::sig("def __init__(self, write_plans: list[WritePlan], state: dict[str, object], "
                    "written: list[tuple[int, str, int, str]]) -> None"),
-           "deals"_a,
+           "write_plans"_a,
            "state"_a,
            "written"_a,
            "Of a checkpoint that the devices of one program, or several, have written.")

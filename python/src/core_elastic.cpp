@@ -13,8 +13,8 @@
 
 #include "medley/base/error.h"
 #include "medley/elastic/leader.h"
-#include "medley/elastic/moves.h"
-#include "medley/planner/survive.h"
+#include "medley/elastic/reshard.h"
+#include "medley/planner/node_loss.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,10 +23,10 @@ namespace {
 
 using medley::Agreement;
 using medley::Leader;
-using medley::Moves;
 using medley::Order;
 using medley::Program;
-using medley::SecondHomes;
+using medley::ReshardPlan;
+using medley::StateReplicas;
 using medley::StepLeft;
 
 StepLeft make_left(const std::string& device,
@@ -59,44 +59,47 @@ std::string kind_of(const Order& order) {
 }
 
 using Kept = std::map<std::string, std::vector<std::pair<int, int64_t>>>;
-using AgreementTold = std::tuple<int,
-                                 std::vector<std::string>,
-                                 std::map<std::string, int>,
-                                 int64_t,
-                                 std::optional<double>,
-                                 Kept,
-                                 std::vector<std::string>>;
-using Before = std::tuple<const Program*, std::vector<int>, const SecondHomes*>;
+using AgreementFields = std::tuple<int,
+                                   std::vector<std::string>,
+                                   std::map<std::string, int>,
+                                   int64_t,
+                                   std::optional<double>,
+                                   Kept,
+                                   std::vector<std::string>>;
+using Before = std::tuple<const Program*, std::vector<int>, const StateReplicas*>;
 
 using Names = std::vector<std::pair<std::string, std::string>>;  // kinds and names
 
-Moves find_moves(const std::vector<Before>& before, const Program& after, const Names& without) {
+ReshardPlan find_reshard(const std::vector<Before>& before,
+                         const Program& after,
+                         const Names& without) {
   std::vector<medley::Holders> holders;
-  for (const auto& [program, devices, homes] : before) holders.push_back({program, devices, homes});
+  for (const auto& [program, devices, replicas] : before)
+    holders.push_back({program, devices, replicas});
   const auto any = [](int, int) { return 1.0; };
-  return moves_between(holders, after, any, {without.begin(), without.end()});
+  return plan_reshard(holders, after, any, {without.begin(), without.end()});
 }
 
-int64_t busiest_bytes(const Moves& moves) {
+int64_t busiest_bytes(const ReshardPlan& moves) {
   std::map<int, int64_t> taken, given;  // by device
   int64_t most = 0;
-  for (const medley::Move& move : moves.moves) {
+  for (const medley::ReshardMove& move : moves.moves) {
     if (move.from == move.to) continue;
     most = std::max({most, taken[move.to] += move.bytes(), given[move.from] += move.bytes()});
   }
   return most;
 }
 
-Moves only(const Moves& moves, const Names& values) {
+ReshardPlan only(const ReshardPlan& moves, const Names& values) {
   const std::set<std::pair<std::string, std::string>> wanted(values.begin(), values.end());
-  Moves some;
+  ReshardPlan some;
   std::map<int, int> place;  // index of a value of `moves` in `some`
   for (size_t v = 0; v < moves.values.size(); ++v)
     if (wanted.contains({moves.values[v].kind, moves.values[v].name})) {
       place[static_cast<int>(v)] = static_cast<int>(some.values.size());
       some.values.push_back(moves.values[v]);
     }
-  for (medley::Move move : moves.moves)
+  for (medley::ReshardMove move : moves.moves)
     if (const auto found = place.find(move.value); found != place.end()) {
       move.value = found->second;
       some.moves.push_back(move);
@@ -129,7 +132,7 @@ void init_leader(nb::module_& m) {
           "back"_a = 0,
           "loads"_a = 0)
       .def_prop_ro(
-          "told",
+          "fields",
           [](const StepLeft& left) {
             return std::tuple(left.device,
                               left.step,
@@ -149,22 +152,23 @@ void init_leader(nb::module_& m) {
           },
           "step"_a,
           "Returns whether to finish the step, and how many to undo, to have done `step`.");
-  nb::class_<Agreement>(m, "Agreement", "What all members of an epoch begin it with.")
+  nb::class_<Agreement>(m, "Agreement", "What all members of a generation begin it with.")
       .def(
           "__init__",
-          [](Agreement* self, const AgreementTold& told) {
-            const auto& [epoch, members, states, step, committed, kept, leaving] = told;
-            new (self) Agreement{epoch, members, states, {step, committed}, kept, leaving};
+          [](Agreement* self, const AgreementFields& fields) {
+            const auto& [generation, members, states, step, committed, kept, leaving] = fields;
+            new (self) Agreement{generation, members, states, {step, committed}, kept, leaving};
           },
-          "told"_a)
+          "fields"_a)
       .def_prop_ro(
-          "told",
-          [](const Agreement& all) -> AgreementTold {
+          "fields",
+          [](const Agreement& all) -> AgreementFields {
             const auto& [step, committed] = all.decision;
-            return {all.epoch, all.members, all.states, step, committed, all.kept, all.leaving};
+            return {
+                all.generation, all.members, all.states, step, committed, all.kept, all.leaving};
           },
           "All of it in this order, for other processes; a step of -1: none.")
-      .def_ro("epoch", &Agreement::epoch)
+      .def_ro("generation", &Agreement::generation)
       .def_ro("members", &Agreement::members)
       .def_ro("states", &Agreement::states)
       .def_prop_ro("step", [](const Agreement& all) { return all.decision.step; })
@@ -175,7 +179,7 @@ void init_leader(nb::module_& m) {
       .def_prop_ro("eldest", &medley::eldest, "The first that has a state: it plans for all.");
   nb::class_<Order>(m, "Order", "What the leader wants done.")
       .def_prop_ro("kind", &kind_of, "stop, fence, begin, go on or end")
-      .def_ro("epoch", &Order::epoch)
+      .def_ro("generation", &Order::generation)
       .def_ro("device", &Order::device)
       .def_ro("text", &Order::text)
       .def_ro("agreement", &Order::agreement);
@@ -202,37 +206,37 @@ void init_leader(nb::module_& m) {
       .def(
           "failed",
           [at](Leader& leader,
-               int epoch,
+               int generation,
                const std::string& cause,
                const std::string& suspect,
-               int64_t now) { leader.failed(epoch, cause, suspect, at(now)); },
-          "epoch"_a,
+               int64_t now) { leader.failed(generation, cause, suspect, at(now)); },
+          "generation"_a,
           "cause"_a,
           "suspect"_a,
           "now"_a)
       .def("lives", of_device(&Leader::lives), "device"_a, "now"_a)
       .def(
           "reported",
-          [at](Leader& leader, int epoch, const StepLeft& left, int state, int64_t now) {
-            leader.reported(epoch, left, state, at(now));
+          [at](Leader& leader, int generation, const StepLeft& left, int state, int64_t now) {
+            leader.reported(generation, left, state, at(now));
           },
-          "epoch"_a,
+          "generation"_a,
           "left"_a,
           "state"_a,
           "now"_a)
       .def(
           "built",
-          [at](Leader& leader, int epoch, const std::string& device, int64_t now) {
-            leader.built(epoch, device, at(now));
+          [at](Leader& leader, int generation, const std::string& device, int64_t now) {
+            leader.built(generation, device, at(now));
           },
-          "epoch"_a,
+          "generation"_a,
           "device"_a,
           "now"_a)
       .def("expect", of_device(&Leader::expect), "device"_a, "now"_a)
       .def("arrived", of_device(&Leader::arrived), "device"_a, "now"_a)
       .def(
           "next", [at](Leader& leader, int64_t now) { return leader.next(at(now)); }, "now"_a)
-      .def_prop_ro("epoch", &Leader::epoch)
+      .def_prop_ro("generation", &Leader::generation)
       .def_prop_ro("runs", &Leader::runs)
       .def_prop_ro("members", &Leader::members);
 }
@@ -241,17 +245,18 @@ void init_leader(nb::module_& m) {
 
 void init_elastic(nb::module_& m) {
   init_leader(m);
-  nb::class_<SecondHomes>(m, "SecondHomes", "What one failure would take, and who keeps it, too.")
+  nb::class_<StateReplicas>(
+      m, "StateReplicas", "What one failure would take, and who keeps it, too.")
       .def(
           "__init__",
-          [](SecondHomes* self, const Program& program, const medley::Cluster& cluster) {
-            new (self) SecondHomes(second_homes(program, neighbourhood_of(program, cluster)));
+          [](StateReplicas* self, const Program& program, const medley::Cluster& cluster) {
+            new (self) StateReplicas(state_replicas(program, neighbourhood_of(program, cluster)));
           },
           "program"_a,
           "cluster"_a,
           nb::call_guard<nb::gil_scoped_release>())
-      .def("__len__", [](const SecondHomes& homes) { return homes.homes.size(); })
-      .def_ro("without", &SecondHomes::without, "Bytes for which nobody has room.");
+      .def("__len__", [](const StateReplicas& replicas) { return replicas.replicas.size(); })
+      .def_ro("without", &StateReplicas::without, "Bytes for which no device has memory.");
   m.def(
       "steps_between_copies",
       [](double copies, double step) {
@@ -262,15 +267,18 @@ void init_elastic(nb::module_& m) {
       "step"_a,
       "Returns how many steps may pass between copies that take so many seconds, so that they cost "
       "little of the time; `step`: what one takes, 0 if nobody knows.");
-  nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
+  nb::class_<ReshardPlan>(
+      m, "ReshardPlan", "How state gets from where it is to where a plan wants it.")
       .def(
           "__init__",
-          [](Moves* self,
+          [](ReshardPlan* self,
              const std::vector<Before>& before,
              const Program& after,
-             const Names& without) { new (self) Moves(find_moves(before, after, without)); },
+             const Names& without) {
+            new (self) ReshardPlan(find_reshard(before, after, without));
+          },
           nb::sig("def __init__(self, before: list[tuple[Program | None, list[int], "
-                  "SecondHomes | None]], after: Program, "
+                  "StateReplicas | None]], after: Program, "
                   "without: Sequence[tuple[str, str]] = []) -> None"),
           "before"_a,
           "after"_a,
@@ -283,7 +291,7 @@ void init_elastic(nb::module_& m) {
            "values"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Returns those of some values, by kind and name.")
-      .def_ro("lost", &Moves::lost, "What nobody has.")
+      .def_ro("lost", &ReshardPlan::lost, "What nobody has.")
       .def_prop_ro("busiest",
                    &busiest_bytes,
                    "The most bytes that one device takes from others, or gives to them.");

@@ -216,5 +216,5 @@ void init_measure(nb::module_& m) {
         return names;
       },
       "cluster"_a,
-      "The kinds of device of a cluster by name.");
+      "The device types of a cluster by name.");
 }

@@ -63,7 +63,7 @@ Plan find_plan(const Graph& graph,
                const std::string& profile,
                const std::string& file,
                const std::vector<std::string>& devices,
-               int survive,
+               int tolerate_node_loss,
                bool loss_over_microbatches) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome =
@@ -75,7 +75,7 @@ Plan find_plan(const Graph& graph,
                     .microbatches = microbatches,
                     .devices = devices,
                     .optimizer = optimizer,
-                    .survive = survive,
+                    .tolerate_node_loss = tolerate_node_loss,
                     .loss_over_microbatches = loss_over_microbatches,
                     .listener = {.progress = check_signals, .left_out = warn}});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
@@ -99,7 +99,8 @@ void init_planning(nb::module_& m) {
       .def_ro("strategy", &Plan::strategy, "That made it, \"\" if written by hand.")
       .def_ro("cluster_hash", &Plan::cluster_hash, "Of the cluster that it is for, or \"\".")
       .def_ro("global_batch", &Plan::global_batch, "Rows of a step.")
-      .def_ro("survive", &Plan::survive, "How many nodes may be lost: 0 or 1.")
+      .def_ro(
+          "tolerate_node_loss", &Plan::tolerate_node_loss, "How many nodes may be lost: 0 or 1.")
       .def_prop_ro(
           "loss_over",
           [](const Plan& plan) { return medley::kLossOver[plan.loss_over_microbatches ? 1 : 0]; },
@@ -117,12 +118,12 @@ void init_planning(nb::module_& m) {
         "profile"_a = "",
         "file"_a = "<profile>",
         "devices"_a = std::vector<std::string>(),
-        "survive"_a = 0,
+        "tolerate_node_loss"_a = 0,
         "loss_over_microbatches"_a = false,
         nb::call_guard<nb::gil_scoped_release>(),
         "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
         "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "
-        "`survive` nodes, 0 or 1, any may be lost and the state is still there.");
+        "`tolerate_node_loss` nodes, 0 or 1, any may be lost and the state is still there.");
   m.def("verify_plan",
         &medley::verify_plan,
         "plan"_a,

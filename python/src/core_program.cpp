@@ -7,8 +7,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
-#include "medley/lower/alike.h"
 #include "medley/lower/lower.h"
+#include "medley/lower/lower_isomorphic.h"
 #include "medley/memory/memory.h"
 #include "medley/program/fewer_rows.h"
 #include "medley/program/groups.h"
@@ -44,18 +44,18 @@ void make_program(Program* self,
 }
 
 // Returns the program of the same model at other sizes.
-Program alike(const Program& planned,
-              const Graph& graph,
-              const Graph& other,
-              const medley::Plan& plan,
-              const medley::Cluster& cluster,
-              const medley::Optimizer& optimizer,
-              bool keep_gradients,
-              bool commit) {
+Program isomorphic(const Program& planned,
+                   const Graph& graph,
+                   const Graph& other,
+                   const medley::Plan& plan,
+                   const medley::Cluster& cluster,
+                   const medley::Optimizer& optimizer,
+                   bool keep_gradients,
+                   bool commit) {
   const medley::LowerOptions options = options_of(keep_gradients, commit);
   const nb::gil_scoped_release release;
-  Program program = lower_alike(graph, other, plan, cluster, optimizer, options);
-  require_alike(planned, program);
+  Program program = lower_isomorphic(graph, other, plan, cluster, optimizer, options);
+  require_isomorphic(planned, program);
   return program;
 }
 
@@ -81,7 +81,7 @@ std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> re
   const medley::DevicePlace place = device_places(program).at(static_cast<size_t>(rank));
   const medley::LoweredStage& stage = program.stages[static_cast<size_t>(place.stage)];
   std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> all;
-  for (const medley::Placement& input : stage.inputs) {
+  for (const medley::PlacedValue& input : stage.inputs) {
     if (input.input.kind != medley::InputKind::kBatch) continue;
     auto& [name, rows] = all.emplace_back();
     name = input.input.name;
@@ -140,9 +140,9 @@ void init_program(nb::module_& m) {
            "rank"_a,
            "By name, what a device reads of a batch: (first, number) of rows, by micro-batch.")
       .def("computed_rows", &computed_rows, "By rank, how many rows of a batch a device computes.")
-      .def("alike",
-           &alike,
-           nb::sig("def alike(self, graph: Graph, other: Graph, plan: Plan, cluster: Cluster, "
+      .def("isomorphic",
+           &isomorphic,
+           nb::sig("def isomorphic(self, graph: Graph, other: Graph, plan: Plan, cluster: Cluster, "
                    "optimizer: Optimizer, keep_gradients: bool = False, "
                    "commit: bool = False) -> Program"),
            "graph"_a,

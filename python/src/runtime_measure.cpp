@@ -157,7 +157,7 @@ void init_runtime_measure(nb::module_& m) {
       .def("add", &Drift::add, "run"_a, "Takes the last step, which was traced.")
       .def("rows",
            &Drift::rows,
-           "(kind of device, class of ops, measured / predicted, predicted ns, measured ns, "
+           "(device type, class of ops, measured / predicted, predicted ns, measured ns, "
            "segments).")
       .def("text", &Drift::text, "Returns a table and, if it has drifted, what to do.");
 }

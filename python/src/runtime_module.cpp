@@ -10,7 +10,7 @@ void init_runtime_graph(nb::module_& m);
 void init_runtime_measure(nb::module_& m);
 void init_runtime_trainer(nb::module_& m);
 void init_runtime_state(nb::module_& m);
-void init_runtime_moves(nb::module_& m);
+void init_runtime_reshard(nb::module_& m);
 void init_runtime_transport(nb::module_& m);
 
 NB_MODULE(_runtime, m) {
@@ -20,6 +20,6 @@ NB_MODULE(_runtime, m) {
   init_runtime_measure(m);
   init_runtime_trainer(m);
   init_runtime_state(m);
-  init_runtime_moves(m);
+  init_runtime_reshard(m);
   init_runtime_transport(m);
 }

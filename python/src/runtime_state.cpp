@@ -38,17 +38,17 @@ void init_runtime_state(nb::module_& m) {
           "__init__",
           [](medley::StateWriter* self,
              medley::Run& run,
-             const medley::ProgramDeal& deal,
+             const medley::ProgramWritePlan& write_plan,
              const std::string& folder,
              double spread,
              const std::string& prefix) {
             const std::chrono::nanoseconds takes(std::llround(spread * 1e9));
-            new (self) medley::StateWriter(run, deal, disk(), folder, takes, prefix);
+            new (self) medley::StateWriter(run, write_plan, disk(), folder, takes, prefix);
           },
-          nb::sig("def __init__(self, run: Run, deal: object, folder: str, spread: float, "
+          nb::sig("def __init__(self, run: Run, write_plan: object, folder: str, spread: float, "
                   "prefix: str = '') -> None"),
           "run"_a,
-          "deal"_a,
+          "write_plan"_a,
           "folder"_a,
           "spread"_a,
           "prefix"_a = "",

@@ -44,9 +44,9 @@ void read_membership(const nb::dict& entries, medley::RunInput& input) {
   read("host", store.host);
   read("port", store.port);
   read("prefix", store.prefix);
-  read("epoch", input.worker.membership.epoch);
-  int64_t dead_after = input.worker.membership.dead_after.count();
-  read("dead_after_ms", dead_after);
+  read("generation", input.worker.membership.generation);
+  int64_t heartbeat_timeout = input.worker.membership.heartbeat_timeout.count();
+  read("heartbeat_timeout_ms", heartbeat_timeout);
   int64_t poll = input.worker.membership.poll.count();
   read("poll_ms", poll);
   int64_t meet = input.worker.membership.timeout.count();
@@ -56,7 +56,7 @@ void read_membership(const nb::dict& entries, medley::RunInput& input) {
   read("ends_process", ends_process);
   read("interface", store.interface);
   read.finish("membership");
-  input.worker.membership.dead_after = std::chrono::milliseconds(dead_after);
+  input.worker.membership.heartbeat_timeout = std::chrono::milliseconds(heartbeat_timeout);
   input.worker.membership.poll = std::chrono::milliseconds(poll);
   if (!ends_process) input.worker.membership.exit = [](const std::string&, medley::Blame) {};
   input.worker.membership.link = fmt::format("link to {}:{}", store.host, store.port);

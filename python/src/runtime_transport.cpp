@@ -79,7 +79,7 @@ void init_transport(nb::module_& m) {
       },
       "groups"_a,
       "timeout_ms"_a);
-  m.def("group_name", &medley::group_name, "devices"_a, "epoch"_a);
+  m.def("group_name", &medley::group_name, "devices"_a, "generation"_a);
 }
 
 void init_store(nb::module_& m) {

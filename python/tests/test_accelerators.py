@@ -52,7 +52,7 @@ def test_a_process_that_sees_its_own_gpu_only_takes_it():
     )
 
 
-def test_a_processor_beside_a_gpu_and_cards_of_two_makers_talk_through_the_hosts():
+def test_cpu_with_gpu_and_gpus_of_two_vendors_talk_through_the_hosts():
     found = [Found("a", 0, ["u"], []), Found("b", 0, ["v"], [], "ROCm")]
     assert choose(NAMES, ["A100", "CPU"], [found[0]] * 2) == ["cuda:0", "cpu"]
     assert backend(["cuda:0", "cpu"], [found[0]] * 2) == "gloo"
@@ -81,6 +81,6 @@ def test_processes_share_a_gpu_only_where_that_is_asked_for():
         ),
     ],
 )
-def test_what_cannot_work_is_refused_in_words(kinds, found, says):
+def test_impossible_setups_are_refused_with_an_error(kinds, found, says):
     with pytest.raises(ValueError, match=says):
         choose(NAMES, kinds, found)

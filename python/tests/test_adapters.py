@@ -91,7 +91,7 @@ def plan_by_hand(kind: str, graph: medley.Graph) -> str:
     rows: list[dict[str, Any]] = [{"rows": ROWS, "lengths": [4, 2]}]
     if kind == "tensor":
         rows = [{"rows": ROWS}]
-        one["states"] = {"*_proj*.weight": "S(0, part)"}
+        one["placements"] = {"*_proj*.weight": "S(0, part)"}
     return json.dumps(
         {
             "format": "medley-plan",

@@ -101,7 +101,7 @@ def test_graph_runs_like_eager_at_another_batch_size(name: str) -> None:
     assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
 
 
-def test_a_wrong_graph_is_told_from_a_right_one() -> None:
+def test_wrong_graph_is_detected() -> None:
     model, batch = make("mlp")
     text = capture_text(model, batch)
     wrong = text.replace(", 0) : f64[b, 16] @backward", ", 1) : f64[b, 16] @backward")

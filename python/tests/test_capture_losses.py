@@ -123,7 +123,7 @@ def test_a_loss_may_be_wrapped(wrap: Callable[[Tensor], Any]) -> None:
     check(model, (X,), model.linear(X).pow(2).mean())
 
 
-def test_a_model_may_return_sum_and_weight() -> None:
+def test_a_model_may_return_sum_and_normaliser() -> None:
     def loss(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         kept = target != -100
         return (x.sum(-1) * kept).sum(), kept.sum()

@@ -148,7 +148,7 @@ def test_causal_attention_of_the_last_queries_sees_all_earlier_keys() -> None:
     assert torch.allclose(last, whole[:, :, 4:], rtol=1e-12, atol=1e-14)
 
 
-def test_mean_loss_divides_by_counts_and_gives_the_weight_no_gradient() -> None:
+def test_mean_loss_divides_by_counts_and_gives_the_normaliser_no_gradient() -> None:
     total = torch.tensor(6.0, requires_grad=True)
     loss = OPS.mean_loss(total, torch.tensor(4))
     loss.backward()

@@ -173,7 +173,7 @@ def hook(function: Callable[[Tensor], Any]) -> Callable[[Any], None]:
         ),
     ],
 )
-def test_what_changes_from_step_to_step_is_refused(body: Any, setup: Any, sentence: str) -> None:
+def test_values_that_change_between_steps_are_refused(body: Any, setup: Any, sentence: str) -> None:
     model = Body(body, setup)
     before = dict(vars(model))
     scale = getattr(model, "scale", None)
@@ -260,7 +260,7 @@ RUNNING = {"b": torch.linspace(0, 1, 6, dtype=torch.float64), "b2": torch.ones(6
         (plain, twice),
     ],
 )
-def test_what_stays_in_a_step_is_captured_as_it_is(body: Any, setup: Any) -> None:
+def test_constants_of_a_step_are_captured(body: Any, setup: Any) -> None:
     model = Body(body, setup)
     before = dict(vars(model))
     captured = capture_full(model, X)

@@ -302,7 +302,7 @@ ONE = {
     "one device": Shape(),
     "rows": Shape((2,)),
     "zero": Shape((2,), stage={"updates": {"*": "S(0, even)"}}),
-    "tensor": Shape((2,), stage={"states": {"*weight": "S(0, even)"}, "batch": {"*": "R"}}),
+    "tensor": Shape((2,), stage={"placements": {"*weight": "S(0, even)"}, "batch": {"*": "R"}}),
     "recompute": Shape(stage={"recompute": "all"}),
     "recompute blocks": Shape((2,), stage={"recompute": "blocks"}),
     "two stages": Shape((1, 1)),
@@ -314,7 +314,7 @@ SEVERAL = {
     "rows, micro-batches": Shape((2,), (2, 2, 2)),
     "zero, micro-batches": Shape((2,), (4, 2), {"updates": {"*": "S(0, even)"}}),
     "tensor, micro-batches": Shape(
-        (2,), (3, 3), {"states": {"*weight": "S(0, even)"}, "batch": {"*": "R"}}
+        (2,), (3, 3), {"placements": {"*weight": "S(0, even)"}, "batch": {"*": "R"}}
     ),
     "recompute, micro-batches": Shape((1,), (4, 2), {"recompute": "all"}),
     "recompute blocks, micro-batches": Shape((2,), (4, 2), {"recompute": "blocks"}),
@@ -486,7 +486,7 @@ def test_every_cut(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MEET)
-def test_rows_that_decide_a_buffer_meet(model: str) -> None:
+def test_buffer_that_rows_decide_is_cross_sample(model: str) -> None:
     with exactness.double_precision():
         graph, (torch_model, _) = captured(MEET[model]), made(MEET[model])
         with pytest.raises(ValueError, match="rows meet"):

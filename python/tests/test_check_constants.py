@@ -1,4 +1,4 @@
-"""The list of tuned constants has each one of the planner's rooms, and may not grow."""
+"""The list of tuned constants has each one of the planner's modules, and may not grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ const int kPlain = 3;
 """
 
 
-def test_finds_all_but_those_that_are_fixed() -> None:
+def test_finds_all_constants_but_fixed_ones() -> None:
     assert check_constants.names(SOURCE) == [
         (2, "kTried"),
         (3, "kFew"),
@@ -25,4 +25,4 @@ def test_finds_all_but_those_that_are_fixed() -> None:
 def test_there_are_no_more_than_the_limit() -> None:
     found = check_constants.constants()
     assert len(found) == check_constants.LIMIT, "lower the limit where constants go"
-    assert {place.split("/")[1] for place, _ in found} == set(check_constants.ROOMS)
+    assert {place.split("/")[1] for place, _ in found} == set(check_constants.MODULES)

@@ -93,9 +93,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_named(
-    package: Path, capsys: pytest.CaptureFixture[str], case: str
-) -> None:
+def test_errors_are_named(package: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     files, sentence = CASES[case]
     write(package, files)
     assert check_python.main() == 1
@@ -114,7 +112,7 @@ def test_names_do_not_cross_the_public_api(
     assert sentence in line
 
 
-def test_what_is_public_may_be_taken(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_public_names_may_be_imported(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uses = (
         "import medley\nfrom medley.cluster import load_cluster\nfrom medley.run import job\n"
         "medley.plan(job.current(), medley.__file__)\nmedley.cluster.load_cluster('c')"
@@ -148,7 +146,7 @@ def test_medley_runs_without_the_packages_above(tmp_path: Path) -> None:
     assert not {"report", "fits", "doctor", "demo", "train"} & set(verbs)
 
 
-def test_what_is_right_passes(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_correct_files_pass(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(package, {**RIGHT, "own": f"{RIGHT['own']}\nimport medley.types"})
     assert check_python.main() == 0
     assert capsys.readouterr().out == ""

@@ -149,7 +149,7 @@ def test_a_save_that_is_under_way_does_not_see_the_next_step(double: Any, tmp_pa
 
 
 # The copies of a save reuse the memory of those of the one before.
-def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -> None:
+def test_saves_in_parallel_with_training(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     room = []
     for step in range(4):

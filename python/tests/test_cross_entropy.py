@@ -62,7 +62,7 @@ def plan_of(lengths: list[list[int]], **stage: Any) -> str:
     """Returns a plan of one stage. `lengths`: by micro-batch."""
     devices = [f"a/{i}/0" for i in range(len(lengths[0]))]
     microbatches = [{"rows": sum(each), "lengths": each} for each in lengths]
-    if len(devices) == 1 or "states" in stage:
+    if len(devices) == 1 or "placements" in stage:
         microbatches = [{"rows": ROWS}]  # on every device
     return json.dumps(
         {

@@ -89,13 +89,15 @@ def test_groups_begin_with_rank_0_and_have_equal_nodes() -> None:
 
 
 def test_a_slurm_job_has_a_component_for_each_kind_of_node(folder: Path) -> None:
-    text = write("slurm", "--node", "new:partition=a100", "--time", "01:30:00", "--cpus", "4")
+    text = write("slurm", "--node", "new:partition=a100", "--time-limit", "01:30:00", "--cpus", "4")
     subprocess.run([linter("shellcheck"), "job"], check=True)
     first, second, third = text.split("#SBATCH hetjob")
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n" in first
     assert "--gres=gpu:4" in first and "--partition=a100" in first and "--constraint" not in first
     assert "--gres=gpu:2" in second and "--constraint=Old_1" in second
-    assert "--gres" not in third and "--time=01:30:00" in third and "--signal=TERM@120" in third
+    assert (
+        "--gres" not in third and "--time-limit=01:30:00" in third and "--signal=TERM@120" in third
+    )
     assert "--het-group=0-2" in text and '--task "$SLURM_PROCID"' in text
     text = write("slurm", "--elastic", "--cpus", "4")
     assert '--node "$SLURM_PROCID" --elastic' in text and "--cpus-per-task=16" in text
@@ -104,7 +106,7 @@ def test_a_slurm_job_has_a_component_for_each_kind_of_node(folder: Path) -> None
 
 @pytest.mark.parametrize("options", [[], ["--elastic", "--cpus", "4", "--memory", "64Gi"]])
 def test_a_kubernetes_job_fits_the_official_schemas(folder: Path, options: list[str]) -> None:
-    plan, service, *jobs = documents("kubernetes", *options, "--time", "00:10:00")
+    plan, service, *jobs = documents("kubernetes", *options, "--time-limit", "00:10:00")
     subprocess.run([linter("kubernetes-validate"), "--strict", "job"], check=True)
     assert yaml.safe_load(plan["data"]["plan.json"])["global_batch"] == 22
     assert [job["spec"]["completions"] for job in jobs] == [2, 1, 1]
@@ -229,8 +231,8 @@ def test_a_failed_job_leaves_the_old_file(folder: Path, platform: str) -> None:
             r"--storage: not an option of slurm \(got x\). Leave it out.",
         ),
         (
-            ["--for", "slurm", "plan.json", "--time", "4h", "--", "train.py"],
-            r"--time: not a time \(got '4h', expected HH:MM:SS\)",
+            ["--for", "slurm", "plan.json", "--time-limit", "4h", "--", "train.py"],
+            r"--time-limit: not a time \(got '4h', expected HH:MM:SS\)",
         ),
         (
             ["--for", "slurm", "plan.json", "--notice", "0", "--", "train.py"],

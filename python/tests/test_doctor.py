@@ -67,7 +67,7 @@ SOUND = {
         ({"memory.free": "1000"}, WARNING, "1000 of 81559 MiB free"),
     ],
 )
-def test_what_the_driver_says_is_judged(said: dict[str, str], state: str, word: str) -> None:
+def test_driver_report_is_judged(said: dict[str, str], state: str, word: str) -> None:
     found = cards.judge_state(CARD, {**SOUND, **said})
     assert (found.what, found.state) == ("state of cuda:1", state)
     assert word in found.found
@@ -119,7 +119,7 @@ def test_processes_try_it_over_gloo(check: str, count: int) -> None:
         assert all(result["seconds"] < 5 for result in results)
 
 
-def test_who_hangs_or_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_or_failing_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ranks.StoppedError, match=r"rank [01] hangs in .*, for 0 s"):
         ranks.run("collectives", "gloo", 2, silence=0.0)
     with pytest.raises(ranks.StoppedError, match=r"rank 0 failed in its start: KeyError: 'none'"):

@@ -84,7 +84,7 @@ PLANS = {
             "pipelines": [
                 {
                     "microbatches": [{"rows": ROWS}],
-                    "stages": [{**ONE_STAGE[0], "states": {"*.weight": "S(0, part)"}}],
+                    "stages": [{**ONE_STAGE[0], "placements": {"*.weight": "S(0, part)"}}],
                 }
             ],
         }
@@ -111,7 +111,7 @@ def test_metrics_are_those_of_one_device(name: str) -> None:
         assert found["loss"] == pytest.approx((6 * seen[0] + 4 * seen[1] + seen[2]) / 11, rel=NEAR)
 
 
-def test_training_goes_on_as_if_nobody_had_evaluated() -> None:
+def test_evaluation_does_not_change_training() -> None:
     with exactness.double_precision():
         model, batch = classifier(ROWS)
         graph = medley.capture(model, batch)
@@ -267,7 +267,7 @@ class Pair(WithMetrics):
         return found["loss"], found["of_all"]
 
 
-def test_a_loss_and_an_accuracy_are_no_sum_and_its_weight() -> None:
+def test_a_loss_and_an_accuracy_are_no_sum_and_normaliser() -> None:
     with exactness.double_precision():
         model, batch = Pair().double(), classifier(ROWS)[1]
         trainer = trainer_of(model, medley.capture(model, batch), PLANS["rows"])

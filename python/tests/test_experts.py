@@ -86,7 +86,7 @@ def test_experts_of_another_form_compute_all_tokens_and_say_so() -> None:
     assert "medley.experts" not in text
 
 
-def test_rows_meet_in_the_loss_that_balances_the_load() -> None:
+def test_load_balancing_loss_is_cross_sample() -> None:
     def coupling(name: str) -> str:
         return _core.row_coupling(medley.capture(*ZOO[name]()).core)
 

@@ -210,7 +210,7 @@ class Job:
             raise StopIteration
         return self.all
 
-    def agree(self, given: list[int], alike: bool) -> list[int] | str:
+    def agree(self, given: list[int], identical: bool) -> list[int] | str:
         """Returns the rows of the batch for each process, given the rows that it received."""
         self.said: list[str] = []
         for self.round in range(2):
@@ -218,7 +218,7 @@ class Job:
             found = []
             for rank, (sizes, rows) in enumerate(zip(self.sizes, given, strict=True)):
                 try:
-                    found.append(sizes.agreed(rows, lambda r=rank: "" if alike else str(r)))  # type: ignore[misc]
+                    found.append(sizes.agreed(rows, lambda r=rank: "" if identical else str(r)))  # type: ignore[misc]
                 except StopIteration:
                     pass
                 except ValueError as error:
@@ -230,13 +230,13 @@ class Job:
         return found
 
 
-def test_own_rows_are_told_from_a_batch_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_rows_differ_from_a_batch_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for counts in ([3, 3], [5, 5, 3], [6, 3, 3], [6, 0, 6], [4, 2], [6, 6]):
         job, all = Job(counts, monkeypatch), len(counts)
         for rows in (6, 3, 1, 5, 6):
-            assert job.agree([rows] * all, alike=True) == [rows] * all, counts
+            assert job.agree([rows] * all, identical=True) == [rows] * all, counts
         own = [max(1, count) for count in counts]
         for given in (own, [6] * all, own):
-            assert job.agree(given, alike=False) == [6] * all, counts
+            assert job.agree(given, identical=False) == [6] * all, counts
     job = Job([4, 2], monkeypatch)
     assert "found 3, 1 rows in the processes, expected the same number" in job.agree([3, 1], False)

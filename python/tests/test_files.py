@@ -79,7 +79,7 @@ def test_new_files_follow_the_umask_and_old_ones_keep_their_mode(tmp_path: Path)
 
 
 # The first file is unlocked: its writer was killed. The second is being written.
-def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     dead = tmp_path / ".model.safetensors.0123456789abcdef.part"
     living = tmp_path / ".model.safetensors.fedcba9876543210.part"
     other = tmp_path / ".other.0123456789abcdef.part"
@@ -104,7 +104,7 @@ def test_several_write_one_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["x"]
 
 
-def test_what_may_not_end_is_not_read(tmp_path: Path) -> None:
+def test_endless_iterators_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 1 << 40)

@@ -72,7 +72,7 @@ def state(made: medley.Trainer) -> dict[str, Tensor]:
     return {**made.parameters(), **made.buffers()}
 
 
-def test_steps_are_told_once_and_saved_on_the_way(tmp_path: Path) -> None:
+def test_steps_are_reported_once_and_saved(tmp_path: Path) -> None:
     made, noted = trainer(), Noted()
     fitted = made.fit(
         loader_of(made),
@@ -98,7 +98,7 @@ def test_steps_are_told_once_and_saved_on_the_way(tmp_path: Path) -> None:
 
 
 # In an elastic run that has lost it.
-def test_who_writes_in_place_of_the_first_process_finds_no_folder(tmp_path: Path) -> None:
+def test_substitute_writer_finds_no_folder(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "out")
     file.write({"step": 1, "loss": 2.0}, is_first=False)
     file.write({"step": 2, "loss": 1.0}, is_first=True)
@@ -208,7 +208,7 @@ def test_any_loader_will_do() -> None:
         assert torch.equal(value, state(other)[name]), name
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     made = trainer()
     loader = loader_of(made)
     for options, sentence in (
@@ -227,7 +227,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         made.fit([])
 
 
-def test_lines_name_kinds_and_who_holds_the_others_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_name_kinds_and_stragglers(capsys: pytest.CaptureFixture[str]) -> None:
     made = trainer()
     made.fit(loader_of(made), callbacks=[Progress(every=3)])
     lines = capsys.readouterr().out.splitlines()

@@ -125,7 +125,7 @@ def question_of(model: Any, folder: Path) -> Question:
     return Question(model, "full", CARDS, "16 GB/s", 64, silently, folder, pool)
 
 
-def test_what_fits_is_planned_for_all_cards_and_for_each_alone(tmp_path: Path) -> None:
+def test_fitting_model_is_planned_for_all_gpus_and_each_alone(tmp_path: Path) -> None:
     model = Model(1 << 20)
     found = question_of(model, tmp_path).begin(None)()
     assert [(each.length, each.cards, each.fits) for each in found] == [
@@ -144,7 +144,7 @@ def test_what_fits_is_planned_for_all_cards_and_for_each_alone(tmp_path: Path) -
 
 
 # If the weights alone do not fit, no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
-def test_where_weights_alone_are_too_many_nothing_is_planned(tmp_path: Path) -> None:
+def test_nothing_is_planned_if_weights_do_not_fit(tmp_path: Path) -> None:
     found = question_of(Model(30 << 30), tmp_path).begin([512])()
     assert [each.fits for each in found] == [True, False, False]
     model = Model(100 << 30)
@@ -186,7 +186,7 @@ def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
 
 # As for code that reassigns buffers, which the other process detects.
 @pytest.mark.slow
-def test_what_cannot_be_traced_side_by_side_is_traced_one_after_the_other(tmp_path: Path) -> None:
+def test_traces_run_in_turn_if_they_cannot_run_in_parallel(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     model = Deep(config_file(tmp_path, LLAMA), "")
     model._beside = Beside(lambda: str(1 // 0))
@@ -234,9 +234,7 @@ def test_graphs_of_other_models_too(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_known_of_a_model_is_not_traced_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_models_are_not_traced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     even, uneven = tmp_path / "even", tmp_path / "uneven"
     for where, fields in ((even, LLAMA), (uneven, {**LLAMA, "num_hidden_layers": 2})):
@@ -270,9 +268,7 @@ def test_what_is_known_of_a_model_is_not_traced_again(
 
 
 @pytest.mark.slow
-def test_where_no_graph_is_asked_for_the_facts_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_are_kept_without_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     path = config_file(tmp_path, LLAMA)
     with contextlib.closing(Known(path, "", False, tmp_path / "kept")) as model:
@@ -304,7 +300,7 @@ def test_any_number_of_layers_and_any_length_follow_from_two_graphs() -> None:
     assert found.text(12, 4096) == shallow(12, 4096)
 
 
-def test_layers_that_are_not_alike_are_refused() -> None:
+def test_unequal_layers_are_refused() -> None:
     with pytest.raises(UnevenError):
         Stretched(shallow(2, 211, uneven=True), 211, shallow(3, 223, uneven=True), 223)
 
@@ -336,7 +332,7 @@ def test_wrong_cards_are_named(words: list[str], sentence: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_said_of_memory_is_what_the_program_needs(
+def test_reported_memory_equals_the_need_of_the_program(
     llama: Deep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = config_file(tmp_path, LLAMA)
@@ -359,7 +355,7 @@ def test_what_is_said_of_memory_is_what_the_program_needs(
     assert llama.facts.kept < peak
 
 
-def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
+def test_unanswerable_requests_are_reported(tmp_path: Path) -> None:
     path = config_file(tmp_path, LLAMA)
     for words, sentence in (
         (["hf:nowhere.json", "--cards", "T4"], "found 'hf:nowhere.json', expected hf:config.json"),
@@ -371,7 +367,7 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
     assert fits.MODES == ("lora", "qlora", "full")
 
 
-def test_work_beside_a_process_gives_its_text_or_nothing() -> None:
+def test_parallel_work_gives_its_text_or_nothing() -> None:
     assert Beside(lambda: "text").text() == "text"
     assert Beside(lambda: str(1 // 0)).text() is None
     assert Beside(lambda: os._exit(1)).text() is None

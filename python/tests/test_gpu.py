@@ -47,30 +47,30 @@ def test_two_steps_of_random_plans(name: str) -> None:
             exactness.compare(got, want, model=name)
 
 
-def at_once(text: str) -> str:
+def interleave(text: str) -> str:
     """Returns a plan that interleaves all its micro-batches, or "" if it has one."""
     plan = json.loads(text)
     (pipeline,) = plan["pipelines"]
     pipeline.pop("in_flight", None)
-    pipeline["at_once"] = len(pipeline["microbatches"])
-    return json.dumps(plan) if pipeline["at_once"] > 1 else ""
+    pipeline["interleave"] = len(pipeline["microbatches"])
+    return json.dumps(plan) if pipeline["interleave"] > 1 else ""
 
 
 # Interleaved parts wait for received data, which is copied from the GPU meanwhile.
 @pytest.mark.parametrize("name", ["gpt", "moe", "bert-moe", "llama"])
-def test_random_plans_with_micro_batches_at_once(name: str) -> None:
+def test_random_plans_with_interleaved_micro_batches(name: str) -> None:
     torch.manual_seed(0)
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], exactness.ROWS)
         want = exactness.train_eager(model, batch, 2, lr=1e-3)
         drawn = [exactness.random_plan(graph, i, exactness.ROWS, 2 + i % 3) for i in range(12)]
-        for plan in filter(None, map(at_once, drawn)):
+        for plan in filter(None, map(interleave, drawn)):
             got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
             exactness.compare(got, want, model=name)
 
 
 @pytest.mark.parametrize("name", [name for name in by_hand.CASES if name.endswith("at once")])
-def test_plans_by_hand_with_micro_batches_at_once(name: str) -> None:
+def test_plans_by_hand_with_interleaved_micro_batches(name: str) -> None:
     by_hand.test_trains_like_one_device(name, 5)
 
 

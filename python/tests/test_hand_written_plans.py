@@ -31,7 +31,7 @@ class Case:
     has: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     steps: int = STEPS
-    at_once: int = 1  # micro-batches, of three
+    interleave: int = 1  # micro-batches, of three
     parts: int = 1  # micro-batches without interleaving
 
 
@@ -50,14 +50,16 @@ MEGATRON_GPT2 = {
     "*.mlp.c_proj.weight": "S(0, part)",
 }
 CASES = {
-    "megatron": Case("gpt", {"states": MEGATRON_GPT}, [3, 1], lacks=("all_gather", "all_to_all")),
+    "megatron": Case(
+        "gpt", {"placements": MEGATRON_GPT}, [3, 1], lacks=("all_gather", "all_to_all")
+    ),
     "megatron, fused QKV of GPT-2": Case(
-        "hf-gpt2", {"states": MEGATRON_GPT2}, [2, 1, 1], lacks=("all_gather", "all_to_all")
+        "hf-gpt2", {"placements": MEGATRON_GPT2}, [2, 1, 1], lacks=("all_gather", "all_to_all")
     ),
     "megatron, grouped queries": Case(
         "llama",
         {
-            "states": {
+            "placements": {
                 "*.q.weight": "S(0, part)",
                 "*.k.weight": "S(0, part)",
                 "*.v.weight": "S(0, part)",
@@ -67,14 +69,14 @@ CASES = {
         [1, 0, 1],
     ),
     "vocabulary": Case(
-        "gpt", {"states": {"tokens.weight": "S(0, part)"}}, [5, 2, 3], has=("_log_softmax",)
+        "gpt", {"placements": {"tokens.weight": "S(0, part)"}}, [5, 2, 3], has=("_log_softmax",)
     ),
     "vocabulary, masked LM": Case(
-        "bert", {"states": {"tokens.weight": "S(0, part)"}}, [5, 0, 3], has=("_log_softmax",)
+        "bert", {"placements": {"tokens.weight": "S(0, part)"}}, [5, 0, 3], has=("_log_softmax",)
     ),
     "sequence-sharded layer norm": Case(
         "gpt",
-        {"states": MEGATRON_GPT, "ops": {"*/native_layer_norm#0": "d1 part"}},
+        {"placements": MEGATRON_GPT, "ops": {"*/native_layer_norm#0": "d1 part"}},
         [3, 1],
         has=("reduce_scatter", "all_gather"),
     ),
@@ -88,7 +90,7 @@ CASES = {
     ),
     "ZeRO-3": Case(
         "gpt",
-        {"states": {"*": "S(0, part)"}},
+        {"placements": {"*": "S(0, part)"}},
         [2, 1, 1],
         rows=[3, 1, 2],
         has=("reduce_scatter accumulate/", "all_gather blocks.0.attention.qkv.weight"),
@@ -97,7 +99,7 @@ CASES = {
     "ZeRO-3, gradients in shards": Case(
         "gpt",
         {
-            "states": {"*": "S(0, part)"},
+            "placements": {"*": "S(0, part)"},
             "ops": {"accumulate/*.weight": "d0 part", "accumulate/*.bias": "d0 part"},
         },
         [2, 1, 1],
@@ -106,10 +108,10 @@ CASES = {
         lacks=("reduce_scatter accumulate/", "all_gather update/"),
         parts=3,
     ),
-    "experts with room": Case(
+    "experts with capacity": Case(
         "bert-moe",
         {
-            "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
+            "placements": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
             "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
         },
         [3, 0, 1],
@@ -120,7 +122,7 @@ CASES = {
     "routed experts": Case(
         "hf-mixtral",
         {
-            "states": {
+            "placements": {
                 "*.experts.gate_up_proj": "S(0, part)",
                 "*.experts.down_proj": "S(0, part)",
             },
@@ -134,29 +136,41 @@ CASES = {
     ),
     "hidden width of experts": Case(
         "hf-qwen3-moe",
-        {"states": {"*.experts.gate_up_proj": "S(1.1, part)", "*.experts.down_proj": "S(2, part)"}},
+        {
+            "placements": {
+                "*.experts.gate_up_proj": "S(1.1, part)",
+                "*.experts.down_proj": "S(2, part)",
+            }
+        },
         [2, 0, 1],
         lacks=("all_gather",),
         steps=10,
     ),
-    "megatron, two at once": Case("gpt", {"states": MEGATRON_GPT}, [3, 1], at_once=2, steps=10),
-    "experts with room, three at once": Case(
+    "megatron, two at once": Case(
+        "gpt", {"placements": MEGATRON_GPT}, [3, 1], interleave=2, steps=10
+    ),
+    "experts with capacity, three at once": Case(
         "bert-moe",
         {
-            "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
+            "placements": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
             "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
             "recompute": "blocks",
         },
         [3, 0, 1],
         rows=[3, 1, 2],
         has=("all_to_all",),
-        at_once=3,
+        interleave=3,
         steps=10,
     ),
-    "convolution channels": Case("vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]),
+    "convolution channels": Case(
+        "vgg", {"placements": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]
+    ),
     "mixed": Case(
         "vit",
-        {"states": {"*.mlp.*.weight": "S(0, part)"}, "updates": {"*.mlp.*.weight": "S(1, even)"}},
+        {
+            "placements": {"*.mlp.*.weight": "S(0, part)"},
+            "updates": {"*.mlp.*.weight": "S(1, even)"},
+        },
         [1, 2],
         rows=[5, 1],
     ),
@@ -166,7 +180,7 @@ CASES = {
 def plan_of(case: Case) -> str:
     """Returns the plan as JSON."""
     count = len(case.shares)
-    parts = 3 if case.at_once > 1 else case.parts
+    parts = 3 if case.interleave > 1 else case.parts
     microbatches: list[dict[str, Any]] = [{"rows": ROWS // parts} for _ in range(parts)]
     if case.rows:
         owners = [device for device, rows in enumerate(case.rows) for _ in range(rows)]
@@ -174,8 +188,8 @@ def plan_of(case: Case) -> str:
             own = owners[i::parts]
             microbatch["lengths"] = [own.count(device) for device in range(count)]
     pipeline: dict[str, Any] = {"microbatches": microbatches}
-    if case.at_once > 1:
-        pipeline["at_once"] = case.at_once
+    if case.interleave > 1:
+        pipeline["interleave"] = case.interleave
     mesh = {"axes": ["x"], "shape": [count], "devices": [f"a/{i}/0" for i in range(count)]}
     return json.dumps(
         {
@@ -217,7 +231,7 @@ def test_megatron_reduces_twice_a_block_and_phase() -> None:
 
 def test_gradients_in_shards_hold_less_between_microbatches() -> None:
     case = CASES["ZeRO-3, gradients in shards"]
-    whole = dataclasses.replace(case, stage={"states": case.stage["states"]})
+    whole = dataclasses.replace(case, stage={"placements": case.stage["placements"]})
     with exactness.double_precision():
         graph = medley.capture(*ZOO["gpt"](batch=ROWS))
     for device in range(len(case.shares)):

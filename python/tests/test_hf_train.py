@@ -333,7 +333,7 @@ def test_moments_of_eight_bits_have_two_names(tmp_path: Path) -> None:
         ({"report_to": ["mlflow"]}, "report_to: found 'mlflow'"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name(
+def test_unread_arguments_are_refused_by_name(
     tmp_path: Path, more: dict[str, Any], sentence: str
 ) -> None:
     args = arguments(tmp_path, **more)
@@ -341,7 +341,7 @@ def test_what_is_not_read_is_refused_by_name(
         hf.train(model(), args, Data(), cluster=exactness.cluster(2))
 
 
-def test_the_columns_are_those_that_the_model_is_called_with() -> None:
+def test_columns_match_the_call_of_the_model() -> None:
     row = hf.Columns(Data(), hf.columns_of(model()))[0]
     assert row.keys() == {"input_ids", "labels"}
     assert isinstance(row["labels"], Tensor)

@@ -259,7 +259,7 @@ def test_a_scheduler_of_epochs_makes_a_step_in_so_many() -> None:
     assert [rates(step) for step in (0, 19, 20, 40)] == pytest.approx([0.1, 0.1, 0.01, 0.001])
 
 
-def test_what_is_no_function_of_the_step_is_refused_with_what_to_do() -> None:
+def test_schedule_that_is_no_function_of_the_step_is_refused_with_a_fix() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(3))], 0.1, momentum=0.9)
     with pytest.raises(ValueError, match=r"found ReduceLROnPlateau.*change rate\[0\]"):
         medley.SGD(lr=schedulers.ReduceLROnPlateau(optimizer))

@@ -24,7 +24,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "other": {"devices": [1]},
     "rows": {"devices": [0, 1]},
     "uneven": {"devices": [1, 0], "lengths": [4, 2]},
-    "tensor": {"devices": [0, 1], "states": {"*weight": "S(0, even)"}, "batch": {"*": "R"}},
+    "tensor": {"devices": [0, 1], "placements": {"*weight": "S(0, even)"}, "batch": {"*": "R"}},
     "zero": {"devices": [0, 1], "updates": {"*": "S(0, even)"}},
 }
 

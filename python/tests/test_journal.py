@@ -68,7 +68,7 @@ def test_batches_are_copies() -> None:
         assert first.tolist() == second["y"].tolist() == [step, step]
 
 
-def test_of_too_many_bytes_the_oldest_are_dropped_but_never_the_last_two() -> None:
+def test_oldest_records_are_dropped_but_never_the_last_two() -> None:
     journal = Journal(most_bytes={Kind.BATCH: 64})
     for step in range(5):
         keep(journal, step, torch.zeros(4))  # 16 bytes each
@@ -109,7 +109,7 @@ def test_a_record_is_made_once() -> None:
     assert journal.count() == 1
 
 
-def test_all_that_can_be_told_is_told() -> None:
+def test_all_records_are_exported() -> None:
     assert set(RESULTS) == {kind for kind in Kind if kind.replay is Replay.TOLD}
     journal = with_steps(4)
     for kind, value in RESULTS.items():
@@ -140,14 +140,14 @@ def test_a_loaded_journal_replaces_what_was_loaded_before() -> None:
 
 
 # All return to a checkpoint, and another process is lost before this one has returned.
-def test_who_begins_anew_keeps_the_order_of_the_steps_that_its_script_has_asked_for() -> None:
+def test_restarted_process_keeps_the_order_of_its_steps() -> None:
     behind = with_steps(5, asked=1, number=2)
     passed(with_steps(3, number=2), 3, behind)
     assert [behind.lives.last.objective(step) for step in range(6)] == [0, 1, 0, 1, 0, 1]
     assert len(behind.lives.last.seen) == 3
 
 
-def test_lives_are_told_with_their_steps() -> None:
+def test_lives_are_exported_with_their_steps() -> None:
     journal = with_steps(3)
     assert journal.lives.begin([2])
     journal.record(Kind.LOAD, (1, 2), 0, ["", 0])
@@ -178,7 +178,7 @@ def test_a_save_begins_again_at_its_step_only(
     assert journal.writing is None
 
 
-def test_what_is_forgotten_is_made_again() -> None:
+def test_forgotten_records_are_repeated() -> None:
     journal = Journal()
     steps: list[Step] = [(0, 1), (0, 2), (1, 0)]
     for step in steps:

@@ -94,7 +94,7 @@ def test_evaluating_may_begin_with_a_short_one() -> None:
             assert trainer.evaluate(part)["loss"] == pytest.approx(want, rel=NEAR)
 
 
-def test_what_has_no_such_length_is_refused() -> None:
+def test_missing_length_is_refused() -> None:
     model, batch = ZOO["gpt"](batch=ROWS)
     graph = medley.capture(model, batch)
     trainer = trainer_of(model, graph, whole_batches(1))
@@ -145,7 +145,7 @@ class Sliced(nn.Module):
         return (scores.softmax(-1) @ x).square().mean()
 
 
-def test_what_takes_all_positions_of_a_parameter_takes_fewer() -> None:
+def test_parameter_of_all_positions_takes_fewer() -> None:
     """Asserts that shorter batches are divided and recomputed as the planned ones, even if another
     choice is cheaper at their length."""
     with exactness.double_precision():

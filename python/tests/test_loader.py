@@ -105,7 +105,7 @@ def test_a_trainer_takes_what_a_loader_yields() -> None:
     assert data.read == order[2]
 
 
-def test_a_row_that_cannot_be_read_is_told_as_it_is() -> None:
+def test_unreadable_row_is_reported() -> None:
     def read(positions: Sequence[int]) -> None:
         raise KeyError("row 3")
 
@@ -152,7 +152,7 @@ def test_a_stream_is_read_again_when_it_ends() -> None:
     assert streamed(whole, 3) == [[0, 1, 2, 3], [100, 101, 102, 103], [200, 201, 202, 203]]
 
 
-def test_of_a_stream_a_device_gets_its_rows_and_after_a_loss_others() -> None:
+def test_stream_gives_a_device_its_rows_and_others_after_a_loss() -> None:
     first, second = itertools.islice(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), Stream(8)), 2)
     assert first.rows([0, 2]).tolist() == [0, 2]
     assert first.rows([1, 3]).tolist() == [1, 3]  # the step is repeated
@@ -168,7 +168,7 @@ def test_of_a_stream_a_device_gets_its_rows_and_after_a_loss_others() -> None:
         (3, False, "found 3, expected what can be iterated"),
     ],
 )
-def test_what_is_no_stream_is_refused(rows: Any, drop_last: bool, sentence: str) -> None:
+def test_non_streams_are_refused(rows: Any, drop_last: bool, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         next(iter(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), rows, drop_last=drop_last)))
 

@@ -89,7 +89,7 @@ def test_clipping_by_value_is_that_of_pytorch(limit: Any) -> None:
     )
 
 
-def test_clipping_by_value_comes_behind_that_by_norm_and_may_be_of_a_group() -> None:
+def test_clipping_by_value_follows_that_by_norm_and_may_be_of_a_group() -> None:
     def clip(model: nn.Module, step: int) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         nn.utils.clip_grad_value_([model.a.weight, model.b.weight, model.c.weight], 0.02)
@@ -276,7 +276,7 @@ def test_functions_of_whole_tensors_are_checkpointed_under_another_plan(tmp_path
         by_step.compare(trainer.parameters(), wanted)
 
 
-def test_what_a_function_of_tensors_cannot_use_is_said() -> None:
+def test_unusable_arguments_of_a_tensor_function_are_reported() -> None:
     def by_value(x: Tensor, grad: Tensor, *, lr: Any, step: Any) -> Tensor:
         return x - lr * grad if step > 3 else x
 

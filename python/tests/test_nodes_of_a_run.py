@@ -7,7 +7,7 @@ import types
 
 from medley._core import Agreement
 from medley.run import elastic
-from medley.run.epochs import PREFIX
+from medley.run.generations import PREFIX
 from medley.run.nodes import Node
 
 
@@ -39,7 +39,7 @@ def test_ends_of_processes_are_heard_once() -> None:
 
 # The leader ignores a node that it considers lost. Ends before the restart of the command are no
 # loss of the new processes.
-def test_what_has_ended_before_a_node_came_back_is_not_heard() -> None:
+def test_failures_before_a_node_came_back_are_ignored() -> None:
     store = Store()
     one = node(store)
     one.is_lost = True
@@ -52,15 +52,15 @@ def test_what_has_ended_before_a_node_came_back_is_not_heard() -> None:
 
 
 # It waits while a run loses and regains others for days.
-def test_who_waits_to_be_taken_in_sees_any_number_of_epochs_pass() -> None:
-    store, epochs = Store(), 3000
-    for epoch in range(1, epochs + 1):
-        members = ["a/0/0", "a/1/0"] if epoch == epochs else ["a/0/0"]
-        agreement = Agreement((epoch, members, dict.fromkeys(members, -1), -1, None, {}, []))
-        store.set(f"{PREFIX}{epoch}/agreement", json.dumps(agreement.told))
+def test_waiting_node_sees_any_number_of_generations_pass() -> None:
+    store, generations = Store(), 3000
+    for generation in range(1, generations + 1):
+        members = ["a/0/0", "a/1/0"] if generation == generations else ["a/0/0"]
+        agreement = Agreement((generation, members, dict.fromkeys(members, -1), -1, None, {}, []))
+        store.set(f"{PREFIX}{generation}/agreement", json.dumps(agreement.fields))
     waits = types.SimpleNamespace(
-        name="a/1/0", store=store, epoch=0, is_new=True, _check_run=lambda: None
+        name="a/1/0", store=store, generation=0, is_new=True, _check_run=lambda: None
     )
     waits.key = types.MethodType(elastic.Member.key, waits)
     waits.next_agreement = types.MethodType(elastic.Member.next_agreement, waits)
-    assert waits.next_agreement().epoch == epochs
+    assert waits.next_agreement().generation == generations

@@ -134,9 +134,9 @@ def plan_of(
     if kind == "zero":
         stage["updates"] = {"*": "S(0, part)"}
     elif kind == "tensor":
-        stage["states"] = {"*": "S(0, part)"}
+        stage["placements"] = {"*": "S(0, part)"}
     elif kind == "owners":
-        stage["states"] = {"*.weight": "S(0, part)"}
+        stage["placements"] = {"*.weight": "S(0, part)"}
         plan["owners"] = {"*": "part"}
         pipelines[0]["microbatches"] = [{"rows": 4, "lengths": [3, 1]}]
         other = {"mesh": {"devices": ["a/2/0"]}}
@@ -180,7 +180,7 @@ def test_optimizers_are_those_of_pytorch_under_any_plan(name: str) -> None:
     check(name, ["tensor", "1", "2", "3", "4"])
 
 
-def test_what_is_no_optimizer_is_refused() -> None:
+def test_non_optimizers_are_refused() -> None:
     for make, sentence in (
         (lambda: medley.AdamW(lr=None), "AdamW: lr: found None"),
         (lambda: medley.AdamW(lr="1e-3"), "AdamW: lr: found 1e-3"),

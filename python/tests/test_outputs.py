@@ -173,7 +173,7 @@ class Echo(nn.Module):
         return {"loss": out.square().mean(), "twice": twice, "scale": scale, "x": x, "out": out}
 
 
-def test_what_several_stages_make_is_returned_once() -> None:
+def test_output_of_several_stages_is_returned_once() -> None:
     with exactness.double_precision():
         torch.manual_seed(0)
         model, batch = Echo(), {"x": torch.randn(ROWS, 8)}

@@ -92,17 +92,17 @@ def check(
 @pytest.mark.parametrize(
     "name", ["nadam", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "nadam")]
 )
-def test_what_a_user_writes_is_exact_on_shards(name: str) -> None:
+def test_user_optimizer_is_exact_on_shards(name: str) -> None:
     check(*CASES[name], ["owners"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_user_writes_is_exact_under_any_plan(name: str) -> None:
+def test_user_optimizer_is_exact_under_any_plan(name: str) -> None:
     check(*CASES[name], ["zero", "tensor", "1", "2", "3"])
 
 
-def test_what_is_no_function_of_one_element_is_refused() -> None:
+def test_function_of_several_elements_is_refused() -> None:
     def normalized(x: Tensor, grad: Tensor, *, lr: Any, step: Any) -> Tensor:
         return x - lr * grad / grad.norm()
 

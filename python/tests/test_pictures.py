@@ -33,7 +33,7 @@ def exact() -> Iterator[None]:
 def _by_hand(graph: medley.Graph) -> str:
     mesh = {"devices": ["a/0/0", "a/1/0"]}
     parts = [{"rows": 4, "lengths": [1, 3]}, {"rows": 2, "lengths": [0, 2]}]
-    stage = {"mesh": mesh, "states": {"*weight": "S(0, even)"}}
+    stage = {"mesh": mesh, "placements": {"*weight": "S(0, even)"}}
     return test_row_dims.text_of([{"microbatches": parts, "stages": [stage]}])
 
 

@@ -45,23 +45,27 @@ CASES = {
     "one to three": Case("gpt", (1, 3), ((), (1, 1, 2))),
     "rows to none": Case("llama", (2, 2), ((1, 1), ())),
     "none to rows": Case("llama", (2, 2), ((), (2, 1))),
-    "three stages": Case("gpt", (1, 2, 1), ((), (1, 1), ()), schedule={"late_weights": [0, 2, 2]}),
+    "three stages": Case(
+        "gpt", (1, 2, 1), ((), (1, 1), ()), schedule={"deferred_weights": [0, 2, 2]}
+    ),
     "four stages": Case("llama", (1, 1, 1, 1), microbatches=(1, 1, 1, 1, 1, 1)),
     "gpipe": Case("gpt", (1, 1, 1), schedule={"schedule": "gpipe"}),
     "eager": Case("gpt", (1, 1, 1), schedule={"schedule": "eager-1f1b"}),
     "h1f1b": Case("gpt", (1, 1, 1), schedule={"schedule": "h1f1b", "in_flight": [3, 1, 1]}),
-    "late weights": Case("gpt", (1, 1, 1), schedule={"late_weights": [0, 1, 3]}),
-    "late weights in a mesh": Case(
+    "deferred weights": Case("gpt", (1, 1, 1), schedule={"deferred_weights": [0, 1, 3]}),
+    "deferred weights in a mesh": Case(
         "llama",
         (2, 2),
         ((2, 1), (1, 1)),
         microbatches=(2, 2, 1, 1),
-        schedule={"late_weights": [0, 2]},
+        schedule={"deferred_weights": [0, 2]},
     ),
-    "late weights, recompute": Case(
-        "gpt-dropout", (1, 2), ((), (2, 1)), recompute="all", schedule={"late_weights": [0, 2]}
+    "deferred weights, recompute": Case(
+        "gpt-dropout", (1, 2), ((), (2, 1)), recompute="all", schedule={"deferred_weights": [0, 2]}
     ),
-    "late weights of experts": Case("hf-mixtral", (1, 1, 1), schedule={"late_weights": [0, 2, 2]}),
+    "deferred weights of experts": Case(
+        "hf-mixtral", (1, 1, 1), schedule={"deferred_weights": [0, 2, 2]}
+    ),
     "micro-batches of two sizes": Case("llama", (2, 1), ((2, 1), ()), microbatches=(2, 2, 1, 1)),
     "a device without rows": Case("llama", (2, 2), ((1, 0), (0, 1))),
     "two stacks": Case("hf-t5", (1, 2, 1), ((), (2, 1), ())),
@@ -101,7 +105,7 @@ def plan_of(case: Case, graph: medley.Graph) -> str:
             if case.rows and case.rows[s]:
                 stage["rows"] = list(case.rows[s])
         if case.states and case.states[s]:
-            stage["states"] = case.states[s]
+            stage["placements"] = case.states[s]
         stages.append(stage)
         device += size
     microbatches: list[dict[str, Any]] = []
@@ -253,7 +257,7 @@ def test_pipelines_planned_for_little_memory_recompute(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["three stages", "two to one"])
-def test_emulated_pipelines_train_alike_and_in_the_time_that_is_simulated(name: str) -> None:
+def test_emulated_pipelines_train_equally_in_the_simulated_time(name: str) -> None:
     case = CASES[name]
     model, batch = ZOO[case.model](batch=ROWS)
     graph = medley.capture(model, batch)

@@ -147,7 +147,7 @@ def test_runs_the_ops_of_a_real_device(graph: Graph, tmp_path: Path) -> None:
     assert all(row["repetitions"] >= 5 and row["time_ns"] > 0 for row in products)
 
 
-def test_what_fails_is_a_line_each(graph: Graph, tmp_path: Path) -> None:
+def test_each_failure_is_a_line(graph: Graph, tmp_path: Path) -> None:
     wanted = wanted_ops([graph], parse_cluster(ONE), global_batch=8, grid=False)
     profiler = Profiler(wanted, parse_cluster(ONE), tmp_path / "p.json")
     profiler._device = _runtime.RealDevice("cuda:99")
@@ -378,7 +378,9 @@ def test_links_are_measured_between_devices_that_compute(
 
 # Each process measures its share of the ops. The first one reports.
 @pytest.mark.slow
-def test_what_fails_on_another_process_is_said(files: tuple[str, str, str], tmp_path: Path) -> None:
+def test_failure_of_another_process_is_reported(
+    files: tuple[str, str, str], tmp_path: Path
+) -> None:
     broken = "import os\nfrom medley import _runtime\nfrom medley.profiling import profiler\n"
     broken += "if os.environ['RANK'] == '1':\n"
     broken += "    profiler._open = lambda name: _runtime.RealDevice('cuda:99')\n"

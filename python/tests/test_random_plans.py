@@ -10,7 +10,7 @@ import exactness
 import pytest
 import torch
 from zoo import LARGE, ZOO
-from zoo_names import ALIKE, NAMES, names_but
+from zoo_names import ISOMORPHIC, NAMES, names_but
 
 ROWS = exactness.ROWS
 SEEDS = os.environ.get("MEDLEY_PLAN_SEEDS", "")
@@ -35,7 +35,7 @@ def test_two_steps(name: str) -> None:
 
 
 # Two steps of these models run always, fifty nightly.
-LONG = (*LARGE, *ALIKE, "bert", "vit", "hf-llama", "hf-vit")
+LONG = (*LARGE, *ISOMORPHIC, "bert", "vit", "hf-llama", "hf-vit")
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -41,7 +41,7 @@ MODELS: dict[str, functools.partial[Any]] = {
     "vgg19": functools.partial(models.vgg, size="hap"),
     "experts": functools.partial(
         models.bert_moe,
-        room=1.25,
+        capacity=1.25,
         width=512,
         hidden=2048,
         layers=2,
@@ -115,11 +115,11 @@ class Priced:
 
     def state(self, parameter: str) -> str:
         """Returns how it is stored."""
-        return self.of("states", parameter)
+        return self.of("placements", parameter)
 
     def sharded(self) -> set[str]:
         """Returns the patterns of values stored in shards between steps."""
-        both = {**self.stage.get("updates", {}), **self.stage.get("states", {})}
+        both = {**self.stage.get("updates", {}), **self.stage.get("placements", {})}
         return {name for name, state in both.items() if state.startswith("S")}
 
     def sends(self, *words: str) -> list[str]:
@@ -177,17 +177,17 @@ def test_big_batches_on_fast_links_are_data_parallel() -> None:
     assert not found.sharded()
     assert all(" gradients from " in each or "accumulate/" in each for each in found.communications)
     assert found.step == _find("gpt", cluster, 64, "data-parallel-even").step
-    tensor = _write("gpt", cluster, 64, {"states": {**MEGATRON, **VOCABULARY}})
+    tensor = _write("gpt", cluster, 64, {"placements": {**MEGATRON, **VOCABULARY}})
     assert found.step < 0.95 * tensor.step
 
 
-@pytest.mark.parametrize("kinds", ["alike", "2:1"])
+@pytest.mark.parametrize("kinds", ["identical", "2:1"])
 def test_small_batches_on_fast_links_cut_pairs_of_layers(kinds: str) -> None:
-    nodes = [("A100-40GB", 4)] if kinds == "alike" else [("A100-40GB", 1), ("0.5 A100-40GB", 1)]
+    nodes = [("A100-40GB", 4)] if kinds == "identical" else [("A100-40GB", 1), ("0.5 A100-40GB", 1)]
     cluster = _cluster(nodes, **FAST)
-    shares = [1, 1, 1, 1] if kinds == "alike" else [2, 1]
+    shares = [1, 1, 1, 1] if kinds == "identical" else [2, 1]
     found = _find("gpt", cluster, 1)
-    part = "even" if kinds == "alike" else "speed"
+    part = "even" if kinds == "identical" else "speed"
     for block in range(2):
         for first, columns, second, lines in PAIRS:
             assert found.state(f"blocks.{block}.{first}.weight") == columns.format(part)
@@ -199,7 +199,7 @@ def test_small_batches_on_fast_links_cut_pairs_of_layers(kinds: str) -> None:
             if (block, first) != (0, "attention.qkv"):  # which only the embeddings read
                 assert found.sends("all_reduce", f"blocks.{block}.{first}/~contract")
             assert not found.sends(f"accumulate/blocks.{block}.{second}.weight")
-    by_hand = _write("gpt", cluster, 1, {"states": {**MEGATRON, **VOCABULARY}}, shares)
+    by_hand = _write("gpt", cluster, 1, {"placements": {**MEGATRON, **VOCABULARY}}, shares)
     assert found.step <= by_hand.step
     for strategy in DATA_PARALLEL:
         assert found.step < 0.8 * _find("gpt", cluster, 1, strategy).step
@@ -220,8 +220,10 @@ def test_a_big_head_is_cut_by_the_vocabulary(links: str) -> None:
     assert found.sends("all_reduce", "/_log_softmax#0")
     count = len(cluster.devices)
     lengths = [rows // count + (i < rows % count) for i in range(count)]
-    by_hand = _write("big head", cluster, rows, {"states": VOCABULARY}, lengths=lengths)
-    gathered = _write("big head", cluster, rows, {"states": {"*": "S(0, part)"}}, lengths=lengths)
+    by_hand = _write("big head", cluster, rows, {"placements": VOCABULARY}, lengths=lengths)
+    gathered = _write(
+        "big head", cluster, rows, {"placements": {"*": "S(0, part)"}}, lengths=lengths
+    )
     assert found.step < by_hand.step < gathered.step
     for strategy in DATA_PARALLEL:
         assert by_hand.step < _find("big head", cluster, rows, strategy).step
@@ -243,7 +245,7 @@ def test_the_classifier_of_vgg_is_cut_on_a_thin_link() -> None:
     assert found.state("classifier.0.weight") == "S(0, speed)"
     assert found.state("classifier.3.weight") == "S(1, speed)"
     cut = {"classifier.0.*": "S(0, part)", "classifier.3.weight": "S(1, part)"}
-    by_hand = _write("vgg19", cluster, rows, {"states": cut}, lengths=[16] * 4)
+    by_hand = _write("vgg19", cluster, rows, {"placements": cut}, lengths=[16] * 4)
     assert found.step < 0.5 * by_hand.step
     for strategy in DATA_PARALLEL:
         assert found.step < 0.1 * _find("vgg19", cluster, rows, strategy).step
@@ -285,7 +287,7 @@ def test_experts_are_divided_by_speed(rows: int) -> None:
     # Tokens go there and back, forwards and backwards.
     assert len(found.sends("all_to_all", "layers.1.experts/")) == 4
     stage = {
-        "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
+        "placements": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
         "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
     }
     lengths = [rows // 2, rows // 4, rows // 4]
@@ -311,7 +313,7 @@ networks:
 
 # Four devices in one node are as fast as each of the four others, but all of their tokens go
 # through one port.
-def test_devices_behind_one_port_have_less_than_those_with_one_each() -> None:
+def test_devices_that_share_a_port_have_less() -> None:
     cluster = parse_cluster(CROWDED)
     found = _find("experts", cluster, 128)
     lengths = [microbatch["lengths"] for microbatch in found.microbatches]
@@ -328,7 +330,7 @@ def test_states_are_sharded_under_memory_pressure_only() -> None:
     # Room for all, but little enough that the loss is computed as it is where memory is short.
     roomy = _cluster([("A100-40GB", 4)], **FAST, memory="8 GiB")
     free = _find("gpt", roomy, rows)
-    zero = _write("gpt", roomy, rows, {"states": {"*": "S(0, part)"}}, lengths=[16] * 4)
+    zero = _write("gpt", roomy, rows, {"placements": {"*": "S(0, part)"}}, lengths=[16] * 4)
     assert not free.sharded()
     assert free.step < zero.step
     assert zero.peak < free.peak
@@ -372,7 +374,7 @@ def test_gradients_wait_in_shards_under_memory_pressure_only() -> None:
     assert tight.sends("reduce_scatter", "blocks.0.mlp.up/~")
 
 
-def test_where_data_parallelism_has_no_room_shards_have() -> None:
+def test_shards_fit_if_data_parallelism_does_not() -> None:
     cluster = _cluster([("A100-40GB", 4)], **FAST, memory="640 MiB")
     for strategy in DATA_PARALLEL:
         with pytest.raises(ValueError, match=r"no plan fits: n0/0/0 .* lacks"):
@@ -383,7 +385,7 @@ def test_where_data_parallelism_has_no_room_shards_have() -> None:
 
 
 # The error reports the attempted plan that lacks the least memory.
-def test_what_is_said_to_be_lacking_is_enough() -> None:
+def test_reported_shortage_is_sufficient() -> None:
     def cluster(mebibytes: int) -> Cluster:
         return _cluster([("A100-40GB", 4)], **FAST, memory=f"{mebibytes} MiB")
 
@@ -483,7 +485,7 @@ def test_never_worse_by_measured_times(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_one_device_shares_with_nobody(name: str) -> None:
+def test_one_device_shares_nothing(name: str) -> None:
     graph = _small(name)
     cluster = _cluster([("T4-16GB", 1)])
     found = Priced(graph, cluster, medley.plan(graph, cluster, "hap", global_batch=8).text)

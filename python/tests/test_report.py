@@ -222,7 +222,7 @@ def test_the_head_ranks_the_plan(run: Run, files: Files) -> None:
 
 
 # The emulation does to the nanosecond what the simulator says.
-def test_measured_stands_beside_predicted(run: Run, files: Files) -> None:
+def test_page_compares_measured_and_predicted(run: Run, files: Files) -> None:
     page = report(run, files, "--trace", files.trace)
     predicted, measured = page.figures["timeline"], page.figures["measured_timeline"]
     assert sums(measured, DEVICES) == sums(predicted, DEVICES)
@@ -378,7 +378,7 @@ def test_stages_have_their_colors_and_counts() -> None:
         files={},
         plan={},
         explained={"stages": [{"first": "", "devices": [row]} for row in rows]},
-        simulated={"devices": [{"device": device, "kind": "k"} for device in "ab"]},
+        simulated={"devices": [{"device": device, "device_type": "k"} for device in "ab"]},
         memory=[{"device": device} for device in "ab"],
         predicted=Trace(events, {}),
     )
@@ -451,7 +451,7 @@ PIPELINES: dict[str, Any] = {
 }
 
 
-def test_several_pipelines_stand_beside_each_other(run: Run, files: Files) -> None:
+def test_page_shows_several_pipelines(run: Run, files: Files) -> None:
     path = files.folder / "pipelines.json"
     path.write_text(json.dumps(PIPELINES))
     simulated = ask(["simulate", files.graph, files.cluster, str(path)])
@@ -464,15 +464,22 @@ def test_several_pipelines_stand_beside_each_other(run: Run, files: Files) -> No
     assert (drawn[0]["base"], drawn[1]["base"], drawn[2]["base"]) == ([0], [ends[0]], [0])
     assert ends[1] == ends[2]
 
-    relays = page.figures["relays"]
-    bars = relays["data"][-1]
-    takes = [each["ends_nanoseconds"] - each["begins_nanoseconds"] for each in simulated["relays"]]
-    assert [round(x * unit(relays)) for x in bars["x"]] == takes
-    assert set(bars["y"]) == {"relay 0/0 + 1/0", "relay 0/1 + 1/0", "relay 0/0 + 0/1 + 1/0"}
-    done = relays["layout"]["shapes"][0]["x0"] * unit(relays)
-    for begin, x, relay in zip(bars["base"], bars["x"], simulated["relays"], strict=True):
-        before = min(begin + x, done / unit(relays)) - begin
-        assert round(max(0, before) * unit(relays)) >= relay["hidden_nanoseconds"]
+    syncs = page.figures["gradient_syncs"]
+    bars = syncs["data"][-1]
+    takes = [
+        each["ends_nanoseconds"] - each["begins_nanoseconds"]
+        for each in simulated["gradient_syncs"]
+    ]
+    assert [round(x * unit(syncs)) for x in bars["x"]] == takes
+    assert set(bars["y"]) == {
+        "gradient sync 0/0 + 1/0",
+        "gradient sync 0/1 + 1/0",
+        "gradient sync 0/0 + 0/1 + 1/0",
+    }
+    done = syncs["layout"]["shapes"][0]["x0"] * unit(syncs)
+    for begin, x, sync in zip(bars["base"], bars["x"], simulated["gradient_syncs"], strict=True):
+        before = min(begin + x, done / unit(syncs)) - begin
+        assert round(max(0, before) * unit(syncs)) >= sync["overlapped_nanoseconds"]
 
     lines = page.figures["in_flight"]["data"]
     assert [(line["name"], line["yaxis"]) for line in lines] == [
@@ -487,13 +494,13 @@ def test_several_pipelines_stand_beside_each_other(run: Run, files: Files) -> No
         row["waits_for_pipelines_nanoseconds"] for row in simulated["devices"]
     ]
     assert [bar["x"] for bar in page.figures["shares"]["data"]] == [[4, 4, 4], [4, 4, 0]]
-    drawn_kinds = {"all_reduce", "relay", "transfer"}
+    drawn_kinds = {"all_reduce", "gradient_sync", "transfer"}
     assert kinds_by_color(page) == {COMMUNICATION[kind]: {kind} for kind in drawn_kinds}
     assert len(page.figures["timeline"]["layout"]["shapes"]) == 1
 
 
 # The decisions of a plan, the unused devices, and advice.
-def test_page_says_what_is_sharded_and_who_is_left_out(run: Run, files: Files) -> None:
+def test_page_names_shards_and_unused_devices(run: Run, files: Files) -> None:
     plan = {
         "format": "medley-plan",
         "version": 1,
@@ -504,7 +511,7 @@ def test_page_says_what_is_sharded_and_who_is_left_out(run: Run, files: Files) -
                 "stages": [
                     {
                         "mesh": {"devices": ["fast/0/0", "slow/0/0"]},
-                        "states": {"tokens.weight": "S(0, even)"},
+                        "placements": {"tokens.weight": "S(0, even)"},
                     }
                 ],
             }

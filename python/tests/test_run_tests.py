@@ -41,9 +41,7 @@ def test_a_slow_run_warns_and_fails_only_beyond_a_limit_that_is_set(
     assert run_tests.finish(ROWS, 31 * 60.0, nightly=False) == 1
 
 
-def test_what_runs_nightly_has_a_limit_only_where_one_is_set(
-    logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nightly_tiers_have_no_default_limit(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_tests.finish(ROWS, 5 * 3600.0, nightly=True) == 0
     monkeypatch.setenv("MEDLEY_TEST_LIMIT", "60")
     assert run_tests.finish(ROWS, 5 * 3600.0, nightly=True) == 1
@@ -129,7 +127,7 @@ def test_an_oracle_that_is_not_installed_is_skipped_in_words(
     assert result.why[1] == "simgrid: libsimgrid-dev is not installed: scripts/setup.sh --nightly"
 
 
-def test_tiers_that_wait_run_beside_python_and_are_told_in_their_order(
+def test_waiting_tiers_run_in_parallel_and_report_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     multi_began, seen = threading.Event(), []

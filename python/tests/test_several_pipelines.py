@@ -66,13 +66,13 @@ def plan_with_owners(graph: medley.Graph, shares: list[float]) -> dict[str, Any]
             {
                 "microbatches": [{"rows": 2}, {"rows": 1}],
                 "stages": [
-                    {"mesh": {"devices": ["a/0/0", "a/1/0"]}, "states": up},
+                    {"mesh": {"devices": ["a/0/0", "a/1/0"]}, "placements": up},
                     {"mesh": {"devices": ["a/2/0"]}, "first": cuts(graph, 2)[0]},
                 ],
             },
             {
                 "microbatches": [{"rows": 3}],
-                "stages": [{"mesh": {"devices": ["a/3/0", "a/4/0", "a/5/0"]}, "states": up}],
+                "stages": [{"mesh": {"devices": ["a/3/0", "a/4/0", "a/5/0"]}, "placements": up}],
             },
         ],
     }

@@ -126,7 +126,7 @@ def test_a_gradient_that_forward_sets_is_refused() -> None:
 
 
 # The replacement in the error message.
-def test_what_forward_copies_to_trains_exactly() -> None:
+def test_tensors_copied_in_forward_train_exactly() -> None:
     def change(m: Any, x: Tensor) -> None:
         m.scale.copy_(0.9 * m.scale + 0.1 * m.student.weight.detach().mean(0))
         m.other.data.mul_(0.5).add_(0.1)

@@ -65,7 +65,7 @@ def _agree(name: str, plan: medley.Plan) -> None:
         assert peak == predicted["devices"][device]["peak"], device
 
 
-def test_devices_that_a_plan_leaves_out_hold_nobody_back() -> None:
+def test_unused_devices_do_not_delay_others() -> None:
     plan = {
         "format": "medley-plan",
         "version": 1,

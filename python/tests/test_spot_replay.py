@@ -99,7 +99,7 @@ def test_recorded_traces_are_read(name: str, most: int, last: int) -> None:
     assert {int(node.split("/")[1]) for node in alive} <= set(range(most))
 
 
-def test_whoever_pays_nothing_is_the_oracle(tmp_path: Path) -> None:
+def test_policy_without_cost_is_the_oracle(tmp_path: Path) -> None:
     assert oracle(CHANGES, ten_each, END).rows == pytest.approx(BEST)
     assert replay(CHANGES, ten_each, costs(tmp_path), 1e9, END) == Outcome(BEST, 0.0, 3, 0)
 
@@ -184,7 +184,7 @@ def test_a_loss_in_a_recovery_begins_it_again_once_something_was_started(tmp_pat
     assert (found.stopped_seconds, found.begun_again) == (pytest.approx(12 + 15), 1)
 
 
-def test_who_joins_in_a_recovery_is_taken_along(tmp_path: Path) -> None:
+def test_node_that_joins_in_a_recovery_is_included(tmp_path: Path) -> None:
     rule = costs(tmp_path, wait_seconds=10, start_after_join_seconds=50)
     changes = [Change(0.0, ("p/0", "p/1", "p/2")), Change(100.0, (), ("p/2",))]
     changes.append(Change(104.0, ("p/2",)))
@@ -226,7 +226,7 @@ def test_copies_are_the_devices_of_a_stage() -> None:
 
 
 # Plans of a small graph: a second device of the type makes it faster. Known plans are reused.
-def test_plans_are_made_for_who_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_made_for_present_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, cluster = ROOT / "tests" / "data" / "mlp.graph", tmp_path / "cluster.yaml"
     cluster.write_text(
         "format: medley-cluster\nversion: 1\nnodes:\n"

@@ -133,7 +133,7 @@ class NoisyStack(nn.Module):
         return self.blocks(x).pow(2).mean()  # type: ignore[no-any-return]
 
 
-def test_blocks_that_draw_numbers_of_their_own_are_alike() -> None:
+def test_blocks_with_own_random_numbers_are_isomorphic() -> None:
     text = capture_text(NoisyStack(), torch.randn(3, 16))
     layers = _core.layers(_core.Graph.parse(text, "noisy"))
     assert max(layer[2] for layer in layers) == 0

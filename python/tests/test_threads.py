@@ -11,7 +11,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import warm_start
 from medley.run import threads
-from medley.run.groups import EpochGroup
+from medley.run.groups import GenerationGroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the policy is one of Linux")
 
@@ -22,9 +22,9 @@ def policies() -> dict[int, int]:
 
 
 # A thread that interrupts the sender spins on the sender's lock until its slice ends.
-def test_threads_of_gloo_interrupt_nobody() -> None:
+def test_gloo_threads_do_not_interrupt() -> None:
     before = policies()
-    group = EpochGroup(HashStore(), "epoch", 0, 1, "lo", 10.0)
+    group = GenerationGroup(HashStore(), "generation", 0, 1, "lo", 10.0)
     new = [policy for task, policy in policies().items() if task not in before]
     group.close()
     assert len(new) > 1  # for messages, and for collectives
@@ -32,7 +32,7 @@ def test_threads_of_gloo_interrupt_nobody() -> None:
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-def test_a_policy_that_somebody_chose_stays() -> None:
+def test_explicit_policy_stays() -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         with threads.patient():

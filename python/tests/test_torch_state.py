@@ -197,7 +197,7 @@ def test_names_say_which_parameters_the_places_are() -> None:
     trainer.load_optimizer_state(known.state_dict())
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_misfits_are_refused() -> None:
     model, batch = by_step.Net(), torch.randn(by_step.ROWS, 6)
     graph = medley.capture(model, batch)
 

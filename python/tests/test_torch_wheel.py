@@ -74,7 +74,7 @@ def test_the_wheel_has_kernels_for_every_card(
         ([], "does not say the compute capability"),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path: Path, cards: list[str], sentence: str) -> None:
+def test_impossible_runs_are_refused(tmp_path: Path, cards: list[str], sentence: str) -> None:
     done = chosen(tmp_path, cards)
     assert (done.stdout, done.returncode) == ("", 3)
     assert done.stderr.startswith("setup: ") and sentence in done.stderr

@@ -148,7 +148,7 @@ def test_learns_on_unequal_devices_as_on_one(
     assert (state["step"], state["finished"]) == (15, True)
 
 
-def test_what_is_saved_has_the_held_out_loss(medley: Command, folder: Path) -> None:
+def test_checkpoints_have_the_held_out_loss(medley: Command, folder: Path) -> None:
     code, out, err = medley(*TEXT, "--epochs", "1", "--held-out", "0.2", "--json")
     assert code == 0, err
     state = json.loads(out)
@@ -203,7 +203,7 @@ def test_a_signal_saves_what_there_is_and_resume_goes_on(
 
 # Also at the end of an epoch, and under another plan. Steps after the checkpoint are repeated, and
 # occur once in the metrics.
-def test_resumed_is_as_if_nobody_had_stopped(medley: Command, folder: Path) -> None:
+def test_resume_equals_an_uninterrupted_run(medley: Command, folder: Path) -> None:
     more = ("--log-every", "1", "--evaluate-every", "4", "--held-out", "0.7")
     assert medley(*TEXT, *more, "--steps", "12", "-o", "whole")[0] == 0
     per_epoch = max(line["batch"] for line in metrics(folder / "whole") if "loss" in line) + 1

@@ -152,7 +152,7 @@ def trainer_of(
     return medley.Trainer(model, graph, make_plan(graph, microbatches), seed=SEED, **options)
 
 
-def test_a_trainer_ends_when_nobody_has_it() -> None:
+def test_trainer_ends_with_its_last_reference() -> None:
     trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
     trainer.step(tokens(0))
     gone = weakref.ref(trainer)
@@ -334,7 +334,7 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
 # A notebook continues after Ctrl-C. Without counting an interrupted step, the next one would have
 # the same number.
 @pytest.mark.parametrize("rows", [[8], [7, 1]])
-def test_ctrl_c_comes_behind_the_step_at_hand(
+def test_ctrl_c_takes_effect_after_the_current_step(
     rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due: list[bool] = []

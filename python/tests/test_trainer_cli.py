@@ -142,8 +142,8 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
         (["launch", "nowhere.json", "train.py"], "nowhere.json: cannot be read: No such file"),
         (["launch", "bad.json", "train.py"], "bad.json: "),
         (
-            ["launch", "--restarts", "3", "plan.json", "train.py"],
-            "--restarts: found 3 without --elastic, expected also that",
+            ["launch", "--max-restarts", "3", "plan.json", "train.py"],
+            "--max-restarts: found 3 without --elastic, expected also that",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -214,7 +214,7 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
     ("module", "unneeded"),
     [("medley.run.launch", "torch"), ("medley_extras.train.run", "torch._dynamo")],
 )
-def test_what_takes_long_is_imported_where_it_is_needed(module: str, unneeded: str) -> None:
+def test_slow_imports_are_lazy(module: str, unneeded: str) -> None:
     line = f"import sys, {module}; sys.exit({unneeded!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
 

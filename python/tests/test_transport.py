@@ -154,14 +154,14 @@ def test_group_names_are_those_of_sets() -> None:
 
 def test_store() -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    store = _runtime.c10d_store("127.0.0.1", server.port, False, "epoch0/", 5000)
-    other = _runtime.c10d_store("127.0.0.1", server.port, False, "epoch0/", 5000)
+    store = _runtime.c10d_store("127.0.0.1", server.port, False, "generation0/", 5000)
+    other = _runtime.c10d_store("127.0.0.1", server.port, False, "generation0/", 5000)
     assert store.get("a") is None
     store.set("a", "1")
     assert other.get("a") == "1" and other.wait("a", 100) == "1"
     assert other.set_first("a", "2") == "1"
     assert store.set_first("b", "") == "" and other.set_first("b", "x") == ""
-    with pytest.raises(OSError, match="no value within 50 ms: epoch0/c"):
+    with pytest.raises(OSError, match="no value within 50 ms: generation0/c"):
         store.wait("c", 50)
 
 

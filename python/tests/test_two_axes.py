@@ -37,14 +37,14 @@ class Case:
 CASES = {
     "rows between nodes, tensors inside": Case(
         "gpt",
-        {"states": inner(MEGATRON_GPT)},
+        {"placements": inner(MEGATRON_GPT)},
         has=("all_reduce gradients",),
         lacks=("all_gather", "all_to_all"),
     ),
     "the other way round": Case(
         "gpt",
         {
-            "states": {name: f"{state} x R" for name, state in MEGATRON_GPT.items()},
+            "placements": {name: f"{state} x R" for name, state in MEGATRON_GPT.items()},
             "batch": {"*": "R x S(0, even)"},
         },
         rows=None,
@@ -57,23 +57,31 @@ CASES = {
     ),
     "ZeRO between nodes, tensors inside": Case(
         "gpt",
-        {"states": inner(MEGATRON_GPT), "updates": {"*.mlp.*": "S(0, even) x R", "*": "R x R"}},
+        {"placements": inner(MEGATRON_GPT), "updates": {"*.mlp.*": "S(0, even) x R", "*": "R x R"}},
         has=("reduce_scatter accumulate/",),
     ),
     "ZeRO-3 over all devices": Case(
         "bert",
-        {"states": {"*": "S(0, outer) x S(0, part)"}, "batch": {"*": "S(0, rows) x S(0, even)"}},
+        {
+            "placements": {"*": "S(0, outer) x S(0, part)"},
+            "batch": {"*": "S(0, rows) x S(0, even)"},
+        },
         has=("reduce_scatter accumulate/", "all_gather"),
     ),
     "two dims of a weight": Case(
         "llama",
-        {"states": {"*.up.weight": "S(1, outer) x S(0, part)", "*.down.weight": "S(0, even) x R"}},
+        {
+            "placements": {
+                "*.up.weight": "S(1, outer) x S(0, part)",
+                "*.down.weight": "S(0, even) x R",
+            }
+        },
         rows=None,
     ),
     "experts between nodes, rows inside": Case(
         "bert-moe",
         {
-            "states": {
+            "placements": {
                 "*.experts.up": "S(0, outer) x R",
                 "*.experts.down": "S(0, outer) x R",
             },
@@ -84,16 +92,16 @@ CASES = {
         },
     ),
     "vocabulary inside": Case(
-        "gpt", {"states": {"tokens.weight": "R x S(0, part)"}}, has=("_log_softmax",)
+        "gpt", {"placements": {"tokens.weight": "R x S(0, part)"}}, has=("_log_softmax",)
     ),
     "sequences inside, rows as they come": Case(
         "gpt",
-        {"states": inner(MEGATRON_GPT), "ops": {"*/native_layer_norm#0": "* x d1 part"}},
+        {"placements": inner(MEGATRON_GPT), "ops": {"*/native_layer_norm#0": "* x d1 part"}},
         has=("reduce_scatter", "all_gather"),
     ),
-    "an axis of one device": Case("gpt", {"states": inner(MEGATRON_GPT)}, (1, 2), (6,)),
+    "an axis of one device": Case("gpt", {"placements": inner(MEGATRON_GPT)}, (1, 2), (6,)),
     "channels and rows": Case(
-        "vgg", {"states": {"features.*.weight": "R x S(0, part)"}}, rows=(5, 1)
+        "vgg", {"placements": {"features.*.weight": "R x S(0, part)"}}, rows=(5, 1)
     ),
 }
 
@@ -138,7 +146,7 @@ def test_a_stage_of_a_pipeline_trains_like_one_device(model: str, first: bool) -
     wide = Case(
         model,
         {
-            "states": {"*": "S(0, outer) x S(0, part)"},
+            "placements": {"*": "S(0, outer) x S(0, part)"},
             "ops": {"*.mlp.*/contract#0": "d0 rows x n part"},
         },
     )

@@ -72,7 +72,7 @@ def make(kind: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Tensor]
 
 
 @pytest.mark.parametrize("kind", [Net, ReadsItsWeights, KeepsTheirValues])
-def test_a_model_without_weights_is_captured_alike(kind: Callable[[], nn.Module]) -> None:
+def test_model_without_weights_is_captured_identically(kind: Callable[[], nn.Module]) -> None:
     real, batch = make(kind)()
     model, _ = weightless.load(make(kind))
     assert {p.is_meta for p in model.parameters()} == {kind is Net}

@@ -16,6 +16,6 @@ def names_but(slow: Iterable[str], among: Iterable[str] = ZOO) -> list[Any]:
 
 
 # Models whose features another one covers: with dropout, with batch norm, as in transformers.
-ALIKE = ("gpt", "llama", "vgg", "hf-gpt2", "hf-bert")
-NAMES = names_but((*LARGE, *ALIKE))
+ISOMORPHIC = ("gpt", "llama", "vgg", "hf-gpt2", "hf-bert")
+NAMES = names_but((*LARGE, *ISOMORPHIC))
 ALL_BUT_LARGE = names_but(LARGE)

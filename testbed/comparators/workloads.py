@@ -43,7 +43,7 @@ def bert_moe(rows: int = 72) -> tuple[nn.Module, Batch]:
     depends on data, and tokens travel to their experts."""
     torch.manual_seed(SEED)
     sizes: dict[str, Any] = {"positions": 64, "width": 128, "hidden": 1024, "layers": 2}
-    return models.bert_moe(**sizes, experts=8, room=1.25, vocabulary=512, batch=rows)
+    return models.bert_moe(**sizes, experts=8, capacity=1.25, vocabulary=512, batch=rows)
 
 
 def bert(rows: int = 72) -> tuple[nn.Module, Batch]:

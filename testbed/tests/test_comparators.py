@@ -114,7 +114,7 @@ def test_pipelines_are_cut_into_all_blocks() -> None:
         pipeline.cut(workloads.load("vit")[0], [1, 1], 2, 0)
 
 
-def test_what_there_is_to_choose_from(tmp_path: Path) -> None:
+def test_choices_are_listed(tmp_path: Path) -> None:
     (tmp_path / "four.yaml").write_text(FOUR)
     cluster = tmp_path / "four.yaml"
     names = ("ddp", "fsdp", "pipeline", "3d")
@@ -169,7 +169,7 @@ def test_the_best_list_is_tried_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 # The first crashes once, the second each time. The runs of the others are kept.
-def test_who_dies_is_run_again_and_named(
+def test_crashed_contestant_is_run_again_and_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = Runs({"X": [math.inf, 0.2], "Y": [math.inf], "Z": [0.3]})
@@ -191,7 +191,7 @@ def test_who_dies_is_run_again_and_named(
     assert compare.disagreements(results) == []
 
 
-def test_whoever_is_far_behind_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_slow_contestant_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = Runs({"X": [0.5], "Y": [0.2], "Z": [0.3]})
     monkeypatch.setattr(contestants, "run", runs)
     everybody = [contestants.Contestant(name, (), ("module",)) for name in "XYZ"]
@@ -208,9 +208,7 @@ def test_losses_that_are_no_numbers_disagree() -> None:
     assert [sentence.split(":")[0] for sentence in compare.disagreements(results)] == ["B"]
 
 
-def test_what_short_runs_have_chosen_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_choices_of_short_runs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cluster = tmp_path / "two.yaml"
     cluster.write_text(TWO)
     runs = Runs({"a": [0.3], "b": [0.2]})

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.testbed
 
 
 # One step per second, except two that recoveries have interrupted: of 3 s and 6 s.
-def test_what_faults_cost_is_counted() -> None:
+def test_cost_of_faults_is_counted() -> None:
     at = [0.0, 1, 2, 3, 4, 7, 8, 9, 15, 16]
     clock = time.time() - time.monotonic()
     seen = [{"at": 5 + clock}, {"at": 10.5 + clock}]

@@ -99,9 +99,9 @@ def test_the_estimate_is_the_time_of_1f1b() -> None:
 # A ring of two on a bus: each sends half of the gradients twice, and waits for a slow replica.
 def test_replicas_add_their_gradients_and_wait_for_the_slowest() -> None:
     cluster = parse_cluster(EXACT)
-    alike = grids.Grid(devices=(0, 1), replicas=2, blocks=(8,), microbatches=1)
+    identical = grids.Grid(devices=(0, 1), replicas=2, blocks=(8,), microbatches=1)
     gradients = 4 * 1000 * 8.5
-    assert grids.estimate(cluster, SIZES, alike) == pytest.approx(
+    assert grids.estimate(cluster, SIZES, identical) == pytest.approx(
         6 * 8.5e-3 + 2 * gradients / 2 / 125e6
     )
     unlike = grids.Grid(devices=(0, 2), replicas=2, blocks=(8,), microbatches=1)

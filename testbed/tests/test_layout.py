@@ -58,7 +58,7 @@ def test_devices_of_a_node_share_its_port_and_pools_their_trunk() -> None:
     assert {flow.delay for flow in up.flows} == {0.0}
 
 
-def test_what_cannot_be_built_is_named() -> None:
+def test_unbuildable_contestant_is_named() -> None:
     three = PAIRS.replace("connects: [a, b]", "connects: [a, b, c]").replace(
         "networks:", "  - {name: c, count: 1, device: CPU, devices_per_node: 1}\nnetworks:"
     )
@@ -138,7 +138,7 @@ def test_small_quotas_have_longer_periods_and_too_small_ones_are_refused() -> No
         quotas([1.0], [0], 0.0)
 
 
-def test_nobody_gets_more_than_its_share_of_one_core() -> None:
+def test_quota_limits_each_to_its_share_of_one_core() -> None:
     (only,) = quotas([1.0], [0, 1, 2, 3], 0.6)
     assert only.quota_us == 12_000
 

@@ -92,7 +92,7 @@ def test_quotas_hold_when_all_are_ready(testbed: Testbed, four: str) -> None:
     assert seen[1] == "4000"
 
 
-def test_whoever_is_never_ready_is_an_error(testbed: Testbed, four: str) -> None:
+def test_process_that_is_never_ready_is_an_error(testbed: Testbed, four: str) -> None:
     done = run(testbed("--when-ready", four, "--", "true"))
     assert done.returncode == 1
     assert "not all devices said that they are ready" in done.stderr

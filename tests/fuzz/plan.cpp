@@ -22,7 +22,7 @@ struct Samples {
   Cluster cluster = parse_cluster(read_sample("tests/data/clusters/demo.yaml"),
                                   "demo.yaml",
                                   read_catalogue(MEDLEY_ROOT "/data/devices"));
-  std::string rows_meet_at = row_coupling(graph, factorize(graph));
+  std::string cross_sample_at = row_coupling(graph, factorize(graph));
 };
 
 bool is_small(const Plan& plan) {
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(again == plan, "what is printed parses back equal");
   require_equal(hash(again), hash(plan), "equal plans have equal hashes");
 
-  if (!accepts([&] { verify(plan, samples.graph, samples.cluster, samples.rows_meet_at); }))
+  if (!accepts([&] { verify(plan, samples.graph, samples.cluster, samples.cross_sample_at); }))
     return 0;
   verify_rows(plan);
   if (!is_small(plan)) return 0;

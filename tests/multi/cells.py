@@ -185,16 +185,16 @@ def of_rows(model: str) -> Cell:
 # Four devices each: one start of processes serves all.
 MATRIX = {
     "one axis": of_one_axis(
-        one_axis.Case("gpt", {"states": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1])
+        one_axis.Case("gpt", {"placements": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1])
     ),
     "two at once": of_one_axis(
         one_axis.Case(
-            "gpt", {"states": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1], at_once=2
+            "gpt", {"placements": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1], interleave=2
         )
     ),
     "two axes": of_two_axes(two_axes.CASES["rows between nodes, tensors inside"]),
     "ZeRO": of_one_axis(
-        one_axis.Case("gpt", {"states": {"*": "S(0, part)"}}, [2, 1, 0, 1], [3, 1, 0, 2])
+        one_axis.Case("gpt", {"placements": {"*": "S(0, part)"}}, [2, 1, 0, 1], [3, 1, 0, 2])
     ),
     "two stages": of_pipeline(pipelines.CASES["two and two, other rows"]),
     "three stages": of_pipeline(pipelines.CASES["three stages"]),

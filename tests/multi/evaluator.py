@@ -7,7 +7,7 @@ The last one has fewer rows. Fields of FAULT:
 - `second` is killed there too, in the next generation, or at the request of the next batch.
 - `whom`: as in survivor.py.
 - `loses`: process that ends the generation when the others know the result already.
-- `epochs`: the device ends this many generations, one per evaluation, without a loss.
+- `generations`: the device ends this many generations, one per evaluation, without a loss.
 - `own_rows`: each process passes its own rows. `pause`: seconds before each batch.
 
 Each process writes its results to FOLDER/DEVICE.json, without slashes, and the first one of the
@@ -62,17 +62,21 @@ class Fault:
         joins = "MEDLEY_JOINS" in os.environ
         self.asked = fault
         self.is_victim = own in (fault.get("device"), fault.get("second")) and not joins
-        self.epoch = int(own == fault.get("second"))
+        self.generation = int(own == fault.get("second"))
         self.trainer: medley.Trainer | None = None
         self.place = (-1, -1)
         # generations in which the batches of each evaluation were requested
-        self.epochs: list[list[int]] = []
+        self.generations: list[list[int]] = []
 
     def is_now(self) -> bool:
         """Returns whether all processes are at the place of the fault."""
-        batch = self.asked.get("batch", 0) + (self.epoch if "call" not in self.asked else 0)
+        batch = self.asked.get("batch", 0) + (self.generation if "call" not in self.asked else 0)
         wanted = (self.asked.get("evaluation"), batch)
-        return self.place == wanted and self.is_elastic and self.epoch == elastic.member().epoch
+        return (
+            self.place == wanted
+            and self.is_elastic
+            and self.generation == elastic.member().generation
+        )
 
     @property
     def is_elastic(self) -> bool:
@@ -89,15 +93,15 @@ class Fault:
 
     def batches(self, example: dict[str, Tensor], evaluation: int) -> Iterator[dict[str, Tensor]]:
         """Yields the batches of an evaluation."""
-        self.epochs.append([])
+        self.generations.append([])
         for number in range(BATCHES):
             self.place = (evaluation, number)
             if self.is_elastic:
-                self.epochs[-1].append(elastic.member().epoch)
+                self.generations[-1].append(elastic.member().generation)
             if self.is_victim and self.is_now() and "call" not in self.asked:
                 self.end()
-            if self.is_victim and evaluation < self.asked.get("epochs", 0) and number == 1:
-                elastic.member().fail("a test ends the epoch")
+            if self.is_victim and evaluation < self.asked.get("generations", 0) and number == 1:
+                elastic.member().fail("a test ends the generation")
             time.sleep(self.asked.get("pause", 0))
             yield held_out(example, evaluation, number)
         self.place = (-1, -1)
@@ -110,9 +114,9 @@ def lose(evaluation: int) -> None:
 
     def failing(self: Evaluations, *arguments: Any) -> Any:
         made = make_means(self, *arguments)
-        if next(count) == evaluation and elastic.member().epoch == 0:
+        if next(count) == evaluation and elastic.member().generation == 0:
             time.sleep(0.2)  # until the others have continued
-            raise OSError("a test ends the epoch")
+            raise OSError("a test ends the generation")
         return made
 
     Evaluations._means = failing  # type: ignore[method-assign]
@@ -145,7 +149,7 @@ def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:
         had.append(resources())
     state = whole(trainer) if trainer.ranks is not None else {}
     seen = {"losses": losses, "evaluated": found, "had": had, "steps": trainer.steps}
-    seen["epochs"] = fault.epochs
+    seen["generations"] = fault.generations
     (folder / f"{own.replace('/', '')}.json").write_text(json.dumps(seen))
     if own == trainer.plan.devices[0]:
         torch.save({**seen, "state": state}, folder / "seen.pt")

@@ -8,7 +8,7 @@ FOLDER has plan.json, cluster.yaml and model.graph. Fields of FAULT, which is JS
   step instead.
 - `slows`: the fields of Slowness, for `device`.
 - `second`: killed in the recovery, before `during` (a method of Recovery, or of its Objectives).
-- `epochs`: `device` ends this many generations, one per step, without a loss.
+- `generations`: `device` ends this many generations, one per step, without a loss.
 - `own_rows`: each process passes its own rows. `other_order`: process with another order of rows.
 - `save`: interval of checkpoints in FOLDER/saved. `reads`: parameters after each step.
 - `scaled`: f32 with a loss scale that overflows in the first steps. `by_step`: with BY_STEP.
@@ -173,10 +173,10 @@ class Slowness:
             slow = self.is_slow and self.first <= self.now < self.last
             time.sleep(self.MOMENT * (self.times if slow else 1))
 
-    def begin(self, step: int, epoch: int) -> None:
+    def begin(self, step: int, generation: int) -> None:
         """Starts a step."""
         self.now, self.is_due = step, True
-        if epoch > 0:
+        if generation > 0:
             self.last = min(self.last, step + self.more)
 
 
@@ -252,7 +252,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     for step in range(trainer.steps, steps):
         trouble.step = step
         if slowness is not None:
-            slowness.begin(step, elastic.member().epoch)
+            slowness.begin(step, elastic.member().generation)
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         is_between = not {"call", "saving", "slows"} & fault.keys()
         is_now = step == fault["step"]
@@ -262,8 +262,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         if is_victim and is_now and is_between:
             number = fault.get("signal", signal.SIGKILL)
             end(number, fault.get("whom", ""), fault.get("continues", 0))
-        if is_victim and step < fault.get("epochs", 0):
-            elastic.member().fail("a test ends the epoch")
+        if is_victim and step < fault.get("generations", 0):
+            elastic.member().fail("a test ends the generation")
             time.sleep(0.2)  # until all know of it
         time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)

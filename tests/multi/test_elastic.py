@@ -39,14 +39,14 @@ PLANS = {
     "tensors inside, rows between": MATRIX["two axes"],
     "several pipelines": MATRIX["several pipelines"],
 }
-INSIDE = {"states": two_axes.inner(one_axis.MEGATRON_GPT)}
+INSIDE = {"placements": two_axes.inner(one_axis.MEGATRON_GPT)}
 OF_SIX = {
     "rows of six": cells.of_one_axis(one_axis.Case("gpt", {}, [1] * 6, [1, 2, 1, 0, 1, 1])),
     "tensors inside of six": cells.of_two_axes(two_axes.Case("gpt", INSIDE, (3, 2), (3, 2, 1))),
     "several pipelines of six": cells.of_random_pipelines("gpt", 3, 6),
 }
 FORWARD = {"call": "forward", "exchange": ""}
-NEVER = ("--second-homes-every", "0")
+NEVER = ("--replicate-every", "0")
 CLUSTER = """
 format: medley-cluster
 version: 1
@@ -169,7 +169,7 @@ def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
 # The first device's process starts planning. After its loss the others use the plans.
 @pytest.mark.idle
 @pytest.mark.parametrize("who", [0, pytest.param(3, marks=NIGHTLY)])
-def test_the_plan_for_who_is_left_is_there_before_the_loss(
+def test_plan_for_survivors_exists_before_the_loss(
     tmp_path: Path, graph: medley.Graph, who: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
@@ -194,7 +194,7 @@ WHERE: dict[str, dict[str, Any]] = {
     "forward": {"call": "forward", "exchange": ""},
     "backward": {"call": "backward", "exchange": ""},
     "transfer": {"call": "", "exchange": "transfer"},
-    "relay": {"call": "", "exchange": "relay"},
+    "gradient_sync": {"call": "", "exchange": "gradient_sync"},
     "norm": {"call": "update", "exchange": "norm/sum"},
     "update": {"call": "update", "exchange": ""},
     "save": {"saving": "written", "save": 1},
@@ -203,9 +203,9 @@ WHERE: dict[str, dict[str, Any]] = {
 
 CHOSEN = [
     ("rows", 0, "forward"),
-    ("several pipelines", 1, "relay"),
+    ("several pipelines", 1, "gradient_sync"),
     ("several pipelines", 2, "norm"),
-    ("several pipelines of six", 3, "forward"),  # a failed relay, and one after it
+    ("several pipelines of six", 3, "forward"),  # a failed gradient sync, and one after it
 ]
 EVERYWHERE = [
     (plan, who, where)
@@ -217,7 +217,7 @@ EVERYWHERE = [
 MORE = [pytest.param(*each, marks=NIGHTLY) for each in EVERYWHERE if each not in CHOSEN]
 
 
-# Only some devices have transfers, relays or a norm.
+# Only some devices have transfers, gradient syncs or a norm.
 @pytest.mark.parametrize(("name", "who", "where"), [*CHOSEN, *MORE])
 def test_a_process_may_be_killed_anywhere_in_a_step(
     tmp_path: Path,
@@ -279,7 +279,7 @@ def test_a_process_may_be_killed_in_a_save(
 
 
 @NIGHTLY
-@pytest.mark.parametrize(("options", "seconds"), [((), 6), (("--dead-after", "0.5"), 1.9)])
+@pytest.mark.parametrize(("options", "seconds"), [((), 6), (("--heartbeat-timeout", "0.5"), 1.9)])
 def test_a_process_that_is_stopped_is_out(
     tmp_path: Path,
     graph: medley.Graph,
@@ -370,7 +370,7 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
 ) -> None:
     plan = PLANS["several pipelines"].plan(graph)
     folder = prepare(tmp_path / "run", graph, plan)
-    done = elastic(folder, "--restarts", "1", device=DEVICES[2], step=2)
+    done = elastic(folder, "--max-restarts", "1", device=DEVICES[2], step=2)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["members"] == DEVICES[:4]
@@ -394,7 +394,7 @@ def test_a_process_that_is_started_again_comes_to_the_saves_of_others(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], fault: dict[str, Any]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["several pipelines"].plan(graph))
-    done = elastic(folder, "--restarts", "1", **fault, save=1)
+    done = elastic(folder, "--max-restarts", "1", **fault, save=1)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["members"] == DEVICES[:4]
@@ -404,11 +404,9 @@ def test_a_process_that_is_started_again_comes_to_the_saves_of_others(
 
 
 # The current values differ from those that the others read.
-def test_who_is_started_again_does_not_read_what_was_read_before(
-    tmp_path: Path, graph: medley.Graph
-) -> None:
+def test_restarted_process_does_not_repeat_reads(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    done = elastic(folder, "--restarts", "1", device=DEVICES[2], step=2, reads=True)
+    done = elastic(folder, "--max-restarts", "1", device=DEVICES[2], step=2, reads=True)
     assert done.returncode == 2
     assert "found a script that is after step 1, and a run that has done 2" in done.stderr
     assert "behind Trainer.catch_up()" in done.stderr
@@ -426,7 +424,7 @@ def test_who_is_started_again_does_not_read_what_was_read_before(
     ],
 )
 @pytest.mark.parametrize("who", [1, pytest.param(3, marks=NIGHTLY)])
-def test_who_catches_up_reads_with_the_others(
+def test_process_that_catches_up_reads_with_the_others(
     tmp_path: Path,
     graph: medley.Graph,
     undisturbed: dict[str, Any],
@@ -435,7 +433,7 @@ def test_who_catches_up_reads_with_the_others(
     fault: dict[str, Any],
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
-    options = ("--restarts", "1", "--second-homes-every", str(every))
+    options = ("--max-restarts", "1", "--replicate-every", str(every))
     asked = {"device": DEVICES[who], **fault, "save": 1, "reads": True, "catches_up": True}
     done = elastic(folder, *options, **asked)
     assert done.returncode == 0, done.stderr
@@ -462,7 +460,7 @@ def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path, graph: med
         pytest.param("ZeRO", 4, "_take_saved", marks=NIGHTLY),
     ],
 )
-def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
+def test_unreplicated_state_comes_back_from_the_newest_checkpoint(
     tmp_path: Path,
     graph: medley.Graph,
     undisturbed: dict[str, Any],
@@ -490,13 +488,13 @@ def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
     ("name", "every", "source", "back"),
     [
         ("three stages", 1, "memory", 0),
-        pytest.param("ZeRO", 2, "second homes", 1, marks=NIGHTLY),
-        pytest.param("one axis", 2, "second homes", 1, marks=NIGHTLY),
+        pytest.param("ZeRO", 2, "replicas", 1, marks=NIGHTLY),
+        pytest.param("one axis", 2, "replicas", 1, marks=NIGHTLY),
         pytest.param("owners", 1, "memory", 0, marks=NIGHTLY),
     ],
 )
 @pytest.mark.parametrize("who", [0, *(pytest.param(each, marks=NIGHTLY) for each in (1, 2, 3))])
-def test_what_only_the_lost_device_had_comes_back_from_its_second_home(
+def test_state_of_the_lost_device_alone_comes_back_from_its_replica(
     tmp_path: Path,
     graph: medley.Graph,
     undisturbed: dict[str, Any],
@@ -507,17 +505,17 @@ def test_what_only_the_lost_device_had_comes_back_from_its_second_home(
     who: int,
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX[name].plan(graph))
-    copies = ("--second-homes-every", str(every))
+    copies = ("--replicate-every", str(every))
     done = elastic(folder, *copies, device=DEVICES[who], step=3, call="forward", exchange="")
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     if name == "ZeRO" and who == 2:  # without rows and thus without a shard: no state is lost
         assert (line["source"], line["back"], line["step"]) == ("memory", 0, 2)
-        assert line["bytes"]["homes"] == 0
+        assert line["bytes"]["replicas"] == 0
     else:
         assert (line["source"], line["back"], line["step"]) == (source, back, 2 - back)
-        assert line["bytes"]["homes"] > 0
-        assert line["second_homes"]["after"] == 3 - back
+        assert line["bytes"]["replicas"] > 0
+        assert line["replicas"]["after"] == 3 - back
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
@@ -528,7 +526,7 @@ def test_going_back_to_copies_leaves_no_trace_in_the_curve(
 ) -> None:
     plan = MATRIX["three stages"].plan(graph)
     folder = prepare(tmp_path / "run", graph, plan)
-    options = ("--restarts", "1", "--second-homes-every", "2")
+    options = ("--max-restarts", "1", "--replicate-every", "2")
     done = elastic(folder, *options, device=DEVICES[0], step=3, call="backward", exchange="")
     assert done.returncode == 0, done.stderr
     assert recoveries(folder)[0]["back"] == 1
@@ -545,18 +543,18 @@ def test_a_step_takes_the_global_batch_only(tmp_path: Path, graph: medley.Graph)
 
 
 @NIGHTLY
-def test_who_shares_rows_has_the_same_ones(tmp_path: Path, graph: medley.Graph) -> None:
+def test_processes_that_share_rows_have_the_same(tmp_path: Path, graph: medley.Graph) -> None:
     plan = PLANS["tensors inside, rows between"].plan(graph)
     done = elastic(prepare(tmp_path / "run", graph, plan), step=-1, other_order="a/0/0")
     assert done.returncode == 2
     assert "batch: row 0: found other values of" in done.stderr
 
 
-def test_epochs_leave_nothing_behind(
+def test_generations_leave_nothing_behind(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    done = elastic(folder, device=DEVICES[1], step=-1, epochs=STEPS - 1)
+    done = elastic(folder, device=DEVICES[1], step=-1, generations=STEPS - 1)
     assert done.returncode == 0, done.stderr
     assert len(recoveries(folder)) == STEPS - 1
     found = seen(folder)
@@ -568,9 +566,9 @@ def test_epochs_leave_nothing_behind(
 
 
 @NIGHTLY
-def test_fifty_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
+def test_fifty_generations_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["several pipelines"].plan(graph))
-    done = elastic(folder, device=DEVICES[1], steps=52, step=-1, epochs=50)
+    done = elastic(folder, device=DEVICES[1], steps=52, step=-1, generations=50)
     assert done.returncode == 0, done.stderr
     assert len(recoveries(folder)) == 50
     had = seen(folder)["had"]

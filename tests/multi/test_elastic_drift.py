@@ -62,13 +62,13 @@ def test_three_windows_have_to_agree() -> None:
     assert after({}, *CALM, *CALM) == [None, None, {}, {}, {}, {}]
 
 
-def test_what_slows_all_of_them_counts_for_none() -> None:
+def test_common_slowdown_counts_for_none() -> None:
     assert after({}, *windows(*[(5, 5, 5)] * 3))[-1] == {}
     assert after({}, *windows(*[(5, 5, 15)] * 3))[-1] == {"c": 3.0}
 
 
 # The generation began while the device was slow.
-def test_who_is_fast_again_counts_as_before() -> None:
+def test_recovered_device_counts_as_before() -> None:
     assert after({"b": 3.0}, *windows(*[(1, 1 / 3, 1)] * 3))[-1] == {}
     assert after({"b": 3.0}, *CALM)[-1] == {"b": 3.0}
     assert after({"b": 3.0}, *windows(*[(1, 2, 1)] * 3))[-1] == {"b": 6.0}

@@ -134,14 +134,14 @@ def test_a_process_that_is_started_again_takes_part_in_the_evaluation(
     tmp_path: Path, graph: medley.Graph, who: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, "rows", captures=who > 0)
-    done = elastic(folder, "--restarts", "1", device=DEVICES[who], evaluation=1, batch=2)
+    done = elastic(folder, "--max-restarts", "1", device=DEVICES[who], evaluation=1, batch=2)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["members"] == DEVICES[:4]
     check(folder, graph, DEVICES[:4])
 
 
-def test_what_others_have_found_is_told(tmp_path: Path, graph: medley.Graph) -> None:
+def test_findings_of_others_are_shared(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, "rows")
     done = elastic(folder, loses=DEVICES[1], evaluation=1)
     assert done.returncode == 0, done.stderr
@@ -150,9 +150,9 @@ def test_what_others_have_found_is_told(tmp_path: Path, graph: medley.Graph) -> 
 
 
 @NIGHTLY
-def test_fifty_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
+def test_fifty_generations_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, "rows")
-    done = elastic(folder, steps=50, device=DEVICES[1], epochs=50)
+    done = elastic(folder, steps=50, device=DEVICES[1], generations=50)
     assert done.returncode == 0, done.stderr
     assert [line["lost"] for line in recoveries(folder)] == [[]] * 50
     check(folder, graph, DEVICES[:4], steps=50)

@@ -32,7 +32,7 @@ NIGHTLY = pytest.mark.nightly
 SCRIPT = str(Path(__file__).with_name("joint_survivor.py"))
 STEPS = 8
 EVEN = "data-parallel-even"
-NO_COPIES = ("--second-homes-every", "0")
+NO_COPIES = ("--replicate-every", "0")
 
 
 def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
@@ -59,7 +59,7 @@ def plan_of(shape: str, graph: medley.Graph, strategy: str = EVEN) -> str:
     elif shape in ("tensor", "inside"):
         mesh = {"axes": ["node", "device"], "shape": [2, 2], "devices": DEVICES[:4]}
         inside = {"*weight": "R x S(0, even)"}
-        what = "states" if shape == "tensor" else "updates"
+        what = "placements" if shape == "tensor" else "updates"
         pipelines[0]["stages"] = [{"mesh": mesh, what: inside}]
     elif shape == "pipelines":
         pipelines = [
@@ -192,7 +192,7 @@ def test_each_process_may_be_killed_and_started_again(
         {"device": DEVICES[i], "step": 1 + i, **WHERE[where]} for i, where in enumerate(places)
     ]
     save = {"save": 1} if "save" in places else {}
-    done = elastic(folder, name, "--restarts", "4", kills=kills, **save)
+    done = elastic(folder, name, "--max-restarts", "4", kills=kills, **save)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
     assert lines and all(set(line["members"]) == set(DEVICES[:4]) for line in lines)
@@ -204,9 +204,7 @@ def test_each_process_may_be_killed_and_started_again(
 # that device comes from the checkpoint of all objectives.
 @NIGHTLY
 @pytest.mark.parametrize("name", ["linear gan", "distillation"])
-def test_who_has_no_device_of_the_plans_goes_on_from_a_checkpoint(
-    tmp_path: Path, name: str
-) -> None:
+def test_process_without_device_resumes_from_a_checkpoint(tmp_path: Path, name: str) -> None:
     folder = prepare(tmp_path / "run", name, "tensor uneven", (EVEN, "harp"))
     slow = CLUSTER.replace("10 us", "10 ms")
     (folder / "cluster.yaml").write_text(slow)
@@ -232,7 +230,7 @@ def test_who_has_no_device_of_the_plans_goes_on_from_a_checkpoint(
         ("two heads", "stages zero", {"step": 4, **WHERE["update"]}),
     ],
 )
-def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
+def test_unreplicated_state_comes_back_from_the_newest_checkpoint(
     tmp_path: Path, name: str, shapes: str, fault: dict[str, Any]
 ) -> None:
     folder = prepare(tmp_path / "run", name, shapes)
@@ -255,19 +253,19 @@ def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path) -> None:
 @NIGHTLY
 def test_copies_of_several_objectives_are_refused(tmp_path: Path) -> None:
     folder = prepare(tmp_path / "run", "linear gan", "tensor")
-    done = elastic(folder, "linear gan", "--second-homes-every", "2")
+    done = elastic(folder, "linear gan", "--replicate-every", "2")
     assert done.returncode == 2
-    assert "--second-homes-every: found a run of several objectives" in done.stderr
+    assert "--replicate-every: found a run of several objectives" in done.stderr
 
 
 @NIGHTLY
 def test_plans_that_survive_with_copies_are_refused(tmp_path: Path) -> None:
     folder = prepare(tmp_path / "run", "linear gan", "tensor")
     path = folder / "d.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "survive": 1}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tolerate_node_loss": 1}))
     done = elastic(folder, "linear gan")
     assert done.returncode != 0
-    assert 'objective "d": plan: found "survive": 1' in done.stderr
+    assert 'objective "d": plan: found "tolerate_node_loss": 1' in done.stderr
 
 
 @NIGHTLY
@@ -278,7 +276,7 @@ def test_a_process_may_be_killed_in_an_evaluation(
 ) -> None:
     folder = prepare(tmp_path / "run", "distillation", "tensor uneven")
     fault = {"device": DEVICES[2], "step": 3, "in": "add", "behind": behind}
-    options = ("--restarts", restarts)
+    options = ("--max-restarts", restarts)
     done = elastic(folder, "distillation", *options, evaluates="student", **fault)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
@@ -304,7 +302,7 @@ def test_a_process_may_be_killed_in_a_load(tmp_path: Path, behind: bool, restart
     assert done.returncode == 0, done.stderr
     prepare(folder, "linear gan", "uneven pipelines")
     fault = {"device": DEVICES[1], "step": -1, "in": "begin", "behind": behind}
-    done = elastic(folder, "linear gan", "--restarts", restarts, resumes=True, **fault)
+    done = elastic(folder, "linear gan", "--max-restarts", restarts, resumes=True, **fault)
     assert done.returncode == 0, done.stderr
     assert len(recoveries(folder)) == 1
     assert check(folder, "linear gan")["first"] == 3
@@ -312,11 +310,11 @@ def test_a_process_may_be_killed_in_a_load(tmp_path: Path, behind: bool, restart
 
 @NIGHTLY
 @pytest.mark.parametrize("step", [3, 4])
-def test_who_catches_up_reads_with_the_others(tmp_path: Path, step: int) -> None:
+def test_process_that_catches_up_reads_with_the_others(tmp_path: Path, step: int) -> None:
     folder = prepare(tmp_path / "run", "dcgan", "tensor uneven")
     fault = {"device": DEVICES[0], "step": step, **FORWARD}
     asked = {"save": 1, "reads": True, "catches_up": True}
-    done = elastic(folder, "dcgan", "--restarts", "1", **fault, **asked)
+    done = elastic(folder, "dcgan", "--max-restarts", "1", **fault, **asked)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["members"] == DEVICES[:4]

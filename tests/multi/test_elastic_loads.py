@@ -77,12 +77,12 @@ def test_all_acts_are_made_after_a_load(tmp_path: Path, graph: medley.Graph) -> 
         ),
     ],
 )
-def test_who_is_lost_after_a_load_is_replaced(
+def test_process_lost_after_a_load_is_replaced(
     tmp_path: Path, graph: medley.Graph, who: int, act: int, restarts: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
     left = [each for each in DEVICES[:4] if restarts or each != DEVICES[who]]
-    check(folder, graph, left, "--restarts", str(restarts), device=DEVICES[who], act=act)
+    check(folder, graph, left, "--max-restarts", str(restarts), device=DEVICES[who], act=act)
 
 
 # Only this process had its part of the state: all return to a checkpoint of this life.
@@ -101,13 +101,11 @@ def test_who_is_lost_after_a_load_is_replaced(
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--second-homes-every", "1"), marks=NIGHTLY)]
-)
-def test_what_is_lost_after_a_load_comes_back(
+@pytest.mark.parametrize("options", [(), pytest.param(("--replicate-every", "1"), marks=NIGHTLY)])
+def test_state_lost_after_a_load_comes_back(
     tmp_path: Path, graph: medley.Graph, act: int, fault: dict[str, str], options: tuple[str, ...]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["owners"].plan(graph))
     devices = medley.Plan.load(folder / "plan.json").devices
     fault = {"device": devices[0], **fault}
-    check(folder, graph, devices, "--restarts", "1", *options, act=act, **fault)
+    check(folder, graph, devices, "--max-restarts", "1", *options, act=act, **fault)

@@ -70,7 +70,7 @@ class Nodes:
         **fault: Any,
     ) -> None:
         log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
-        meet = ["--meet", f"127.0.0.1:{free_port()}", "--node-rank"]
+        meet = ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--node-rank"]
         words = [str(folder / "plan.json"), script, str(folder), str(steps), json.dumps(fault)]
         self.commands = [start([*LAUNCH, *log, *meet, str(rank), *words]) for rank in range(2)]
         self.supervisors: list[subprocess.Popen[str]] = []
@@ -123,8 +123,8 @@ def is_running(folder: Path) -> bool:
     ("name", "source"),
     [
         ("rows", "memory"),
-        pytest.param("ZeRO", "second homes", marks=NIGHTLY),
-        pytest.param("three stages", "second homes", marks=NIGHTLY),
+        pytest.param("ZeRO", "replicas", marks=NIGHTLY),
+        pytest.param("three stages", "replicas", marks=NIGHTLY),
     ],
 )
 def test_a_node_may_be_lost(
@@ -132,7 +132,7 @@ def test_a_node_may_be_lost(
 ) -> None:
     plan = (PLANS[name] if name in PLANS else MATRIX[name]).plan(graph)
     folder = prepare(tmp_path / "run", graph, plan)
-    copies = ("--second-homes-every", "1")
+    copies = ("--replicate-every", "1")
     nodes = Nodes(folder, *copies, device=DEVICES[2], step=2, whom="supervisor")
     outputs = nodes.outputs()
     assert nodes.codes() == [0, -signal.SIGKILL], outputs
@@ -169,7 +169,7 @@ def test_a_process_of_another_node_may_be_lost_and_started_again(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    nodes = Nodes(folder, "--restarts", "1", device=DEVICES[2], step=2)
+    nodes = Nodes(folder, "--max-restarts", "1", device=DEVICES[2], step=2)
     outputs = nodes.outputs()
     assert nodes.codes()[0] == 0, outputs
     (line,) = recoveries(folder)
@@ -261,7 +261,9 @@ def test_a_node_that_comes_back_is_taken_in_between_evaluations(
     for each in told:
         assert each["evaluated"] == told[0]["evaluated"]
         assert each["steps"] == 20
-    epochs = told[0]["epochs"]
-    assert [len(each) for each in epochs] == [evaluator.BATCHES] * 20
-    assert {len(set(each)) for each in epochs[1:]} == {1}
-    assert told[2]["epochs"] == [each for each in epochs if each[0] == offer["epoch"]]
+    generations = told[0]["generations"]
+    assert [len(each) for each in generations] == [evaluator.BATCHES] * 20
+    assert {len(set(each)) for each in generations[1:]} == {1}
+    assert told[2]["generations"] == [
+        each for each in generations if each[0] == offer["generation"]
+    ]

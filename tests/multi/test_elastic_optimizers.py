@@ -40,8 +40,8 @@ def by_step(text: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     [
         ("several pipelines", (), {"step": 2, **FORWARD}),
         pytest.param("rows", (), {"step": 3, **WHERE["update"]}, marks=NIGHTLY),
-        pytest.param("rows", ("--restarts", "1"), {"step": 3, **FORWARD}, marks=NIGHTLY),
-        pytest.param("ZeRO", ("--second-homes-every", "2"), {"step": 3}, marks=NIGHTLY),
+        pytest.param("rows", ("--max-restarts", "1"), {"step": 3, **FORWARD}, marks=NIGHTLY),
+        pytest.param("ZeRO", ("--replicate-every", "2"), {"step": 3}, marks=NIGHTLY),
         pytest.param("ZeRO", NEVER, {"step": 3, "save": 2}, marks=NIGHTLY),
     ],
 )
@@ -71,10 +71,10 @@ def test_hyperparameters_and_averages_by_step_are_those_of_the_step(
     [
         pytest.param(name, options, fault, marks=[] if name == "rows" and options else NIGHTLY)
         for name, options, fault in (
-            ("rows", ("--restarts", "1"), {"step": -1, "saving": "optimizer"}),
+            ("rows", ("--max-restarts", "1"), {"step": -1, "saving": "optimizer"}),
             ("several pipelines", (), {"step": -1, "saving": "optimizer"}),
             ("rows", (), {"step": 3, **FORWARD}),
-            ("several pipelines", ("--restarts", "1"), {"step": 3, **FORWARD}),
+            ("several pipelines", ("--max-restarts", "1"), {"step": 3, **FORWARD}),
             ("ZeRO", NEVER, {"step": 4, "save": 1}),
         )
     ],

@@ -74,7 +74,7 @@ def test_predictions_are_those_of_one_device(
     model, batches = predictor.made()
     graph = medley.capture(model, batches[0], outputs="scores")
     folder = prepare(graph, DEVICES[:3], tmp_path / "run")
-    seen = ran(folder, "--restarts", str(restarts), device=DEVICES[who], **fault)
+    seen = ran(folder, "--max-restarts", str(restarts), device=DEVICES[who], **fault)
     assert len(seen) == 2 + restarts
     want = one_device(graph)
     for device, each in seen.items():
@@ -95,6 +95,6 @@ def test_old_rows_are_dropped(tmp_path: Path) -> None:
     graph = medley.capture(model, batches[0], outputs="scores")
     folder = prepare(graph, DEVICES[:2], tmp_path / "run")
     fault = {"device": DEVICES[1], "predicts": True, "step": 2, "most": 1}
-    seen = ran(folder, "--restarts", "1", **fault)
+    seen = ran(folder, "--max-restarts", "1", **fault)
     has = {device: ["scores" in each for each in given["found"]] for device, given in seen.items()}
     assert has == {"a00": [True] * STEPS, "a10": [False, *[True] * (STEPS - 1)]}

@@ -49,12 +49,12 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
 # A restarted process skips the steps of that loop in fit, which ends before them.
 @pytest.mark.parametrize("loader", [{}, {"lengthless": True}])
 @pytest.mark.parametrize("who", [2, pytest.param(0, marks=NIGHTLY)])
-def test_who_is_started_again_leaves_fit_where_the_others_did(
+def test_restarted_process_leaves_fit_with_the_others(
     tmp_path: Path, graph: medley.Graph, who: int, loader: dict[str, bool]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
     step = looper.FITTED + 1
-    trained(folder, graph, "--restarts", "1", device=DEVICES[who], step=step, **loader)
+    trained(folder, graph, "--max-restarts", "1", device=DEVICES[who], step=step, **loader)
     lines = (folder / "fitted" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
@@ -72,11 +72,11 @@ def saved_before(folder: Path, graph: medley.Graph, plan: str) -> Path:
 
 # It receives the position of the others from the store, or together with them.
 @pytest.mark.parametrize("step", [looper.FITTED + 1, pytest.param(-1, marks=NIGHTLY)])
-def test_who_is_started_again_resumes_where_the_others_did(
+def test_restarted_process_resumes_with_the_others(
     tmp_path: Path, graph: medley.Graph, step: int
 ) -> None:
     folder = saved_before(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    trained(folder, graph, "--restarts", "1", device=DEVICES[1], step=step)
+    trained(folder, graph, "--max-restarts", "1", device=DEVICES[1], step=step)
 
 
 # Only this process had its part of the state, before and after, and there is no copy yet.
@@ -92,49 +92,47 @@ def test_who_is_started_again_resumes_where_the_others_did(
         pytest.param("three stages", 0, "loaded", "0", marks=NIGHTLY),
     ],
 )
-def test_who_is_lost_in_a_load_comes_back_from_the_checkpoint(
+def test_process_lost_in_a_load_comes_back_from_the_checkpoint(
     tmp_path: Path, graph: medley.Graph, name: str, who: int, place: str, restarts: str
 ) -> None:
     folder = saved_before(tmp_path / "run", graph, MATRIX[name].plan(graph))
     fault = {"device": DEVICES[who], "step": -1, "place": place}
-    trained(folder, graph, "--restarts", restarts, **fault)
+    trained(folder, graph, "--max-restarts", restarts, **fault)
 
 
 # No process reaches that save again. With ZeRO all return to copies, and repeat the last step when
 # no thread can start.
 @pytest.mark.parametrize("name", ["rows", "ZeRO"])
 @pytest.mark.parametrize("who", [1, pytest.param(0, marks=NIGHTLY)])
-def test_what_is_being_saved_when_a_script_ends_is_saved(
+def test_save_in_progress_completes_when_a_script_ends(
     tmp_path: Path, graph: medley.Graph, name: str, who: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, (PLANS | MATRIX)[name].plan(graph))
-    trained(folder, graph, "--second-homes-every", "1", device=DEVICES[who], step=looper.STEPS)
+    trained(folder, graph, "--replicate-every", "1", device=DEVICES[who], step=looper.STEPS)
 
 
 # The others have read them, and wait for the end.
 @pytest.mark.parametrize("who", [1, pytest.param(0, marks=NIGHTLY)])
-def test_who_is_started_again_at_the_end_reads_what_the_others_have_read(
+def test_process_restarted_at_the_end_repeats_the_reads(
     tmp_path: Path, graph: medley.Graph, who: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
-    options = ("--restarts", "1", "--second-homes-every", "1")
+    options = ("--max-restarts", "1", "--replicate-every", "1")
     trained(folder, graph, *options, device=DEVICES[who], step=looper.STEPS, reads=True)
 
 
 # Neither it nor its replacement is needed.
 @pytest.mark.parametrize("restarts", ["1", pytest.param("0", marks=NIGHTLY)])
-def test_who_is_killed_when_all_have_finished_is_not_missed(
+def test_process_killed_after_the_end_is_ignored(
     tmp_path: Path, graph: medley.Graph, restarts: str
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
-    trained(folder, graph, "--restarts", restarts, device=DEVICES[0], step=looper.STEPS + 1)
+    trained(folder, graph, "--max-restarts", restarts, device=DEVICES[0], step=looper.STEPS + 1)
 
 
 # It computes in its script and sends no position, but its heartbeat continues.
-def test_who_is_busy_when_another_is_lost_is_waited_for(
-    tmp_path: Path, graph: medley.Graph
-) -> None:
+def test_busy_process_is_waited_for_after_a_loss(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
     fault = {"device": DEVICES[1], "busy": DEVICES[0], "step": looper.FITTED + 1}
-    trained(folder, graph, "--second-homes-every", "1", **fault)
+    trained(folder, graph, "--replicate-every", "1", **fault)
     assert recoveries(folder)[0]["lost"] == [DEVICES[1]]

@@ -118,7 +118,7 @@ def test_the_first_process_may_be_lost(folder: Path) -> None:
 @NIGHTLY
 @pytest.mark.parametrize("name", ["a/0/0", "a/1/0"])
 def test_a_process_that_is_lost_at_the_held_out_loss_comes_back(folder: Path, name: str) -> None:
-    run = start("--restarts", "1")
+    run = start("--max-restarts", "1")
     wait_for_step(run, 20)
     os.kill(process_of(run.pid, name), signal.SIGKILL)
     _, errors = run.communicate(timeout=PATIENCE_SECONDS)

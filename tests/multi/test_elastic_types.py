@@ -65,7 +65,7 @@ def scale_of(found: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("who", ["old/1/0", pytest.param("new/0/0", marks=NIGHTLY)])
 @pytest.mark.parametrize("where", ["norm", pytest.param("between", marks=NIGHTLY)])
-def test_who_is_left_goes_on_with_the_scale(
+def test_survivors_resume_with_the_scale(
     tmp_path: Path, graph: medley.Graph, who: str, where: str
 ) -> None:
     plan = plan_of("new/0/0", "old/0/0", "old/1/0")
@@ -81,7 +81,7 @@ def test_who_is_left_goes_on_with_the_scale(
     assert 1 < scale_of(found) < FIRST / 2
 
 
-def test_nobody_is_left_who_computes_in_f16(tmp_path: Path, graph: medley.Graph) -> None:
+def test_no_f16_device_is_left(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, plan_of("new/0/0", "new/1/0", "old/0/0"), CLUSTER)
     done = elastic(folder, steps=STEPS, device="old/0/0", **SCALED)
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_nobody_is_left_who_computes_in_f16(tmp_path: Path, graph: medley.Graph)
 
 # In between no device has a scale. A joining device starts from the first.
 @NIGHTLY
-def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Graph) -> None:
+def test_f16_device_returns_later(tmp_path: Path, graph: medley.Graph) -> None:
     devices = ["new/0/0", "new/0/1", "old/0/0", "old/0/1"]
     cluster = CLUSTER.replace("count: 2", "count: 1").replace("node: 1", "node: 2")
     cluster += "  CPU: {speed: 1e-4}\n"  # slow enough that another node pays off
@@ -111,10 +111,10 @@ def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Gra
 
 
 # Also if only this device computes in f16: the others have the scale too.
-def test_who_is_started_again_has_the_scale(tmp_path: Path, graph: medley.Graph) -> None:
+def test_restarted_process_has_the_scale(tmp_path: Path, graph: medley.Graph) -> None:
     plan = plan_of("new/0/0", "new/1/0", "old/0/0")
     folder = prepare(tmp_path / "run", graph, plan, CLUSTER)
-    done = elastic(folder, "--restarts", "1", steps=STEPS, device="old/0/0", **SCALED)
+    done = elastic(folder, "--max-restarts", "1", steps=STEPS, device="old/0/0", **SCALED)
     assert done.returncode == 0, done.stderr
     assert recoveries(folder)
     expected = calm(tmp_path / "calm", graph, plan, CLUSTER, steps=STEPS, **CALM)

@@ -86,7 +86,7 @@ GRID = [
 
 
 @pytest.mark.parametrize(("call", "how"), GRID)
-def test_who_has_ended_is_named(folder: Path, call: str, how: str) -> None:
+def test_ended_process_is_named(folder: Path, call: str, how: str) -> None:
     check(folder, call, how)
 
 

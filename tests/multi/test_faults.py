@@ -54,7 +54,7 @@ def folder(tmp_path: Path, graph: str) -> Path:
     (tmp_path / "model.graph").write_text(graph)
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     mesh = {"axes": ["x"], "shape": [3], "devices": DEVICES}
-    stage = {"mesh": mesh, "states": {"layer.weight": "S(0, even)"}}
+    stage = {"mesh": mesh, "placements": {"layer.weight": "S(0, even)"}}
     plan = {
         "format": "medley-plan",
         "version": 1,
@@ -83,7 +83,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in lines if "] medley: " in line and "waiting for" not in line]
 
 
-def test_the_last_line_names_who_raised(folder: Path) -> None:
+def test_last_line_names_the_raising_process(folder: Path) -> None:
     cause = "RuntimeError: my data is broken"
     done = launched(folder, TROUBLE="raise RuntimeError('my data is broken')")
     name = "fast/0/1"
@@ -95,7 +95,7 @@ def test_the_last_line_names_who_raised(folder: Path) -> None:
     assert all(f"medley: {name}: {cause}" in line for line in others)
 
 
-def test_torchrun_shows_who_raised_as_the_root_cause(folder: Path) -> None:
+def test_torchrun_shows_the_raising_process_as_root_cause(folder: Path) -> None:
     trouble = "raise RuntimeError('my data is broken')"
     done = run([*TORCHRUN, "--nproc-per-node=3", SCRIPT, str(folder)], TROUBLE=trouble)
     assert done.returncode == 1
@@ -104,7 +104,7 @@ def test_torchrun_shows_who_raised_as_the_root_cause(folder: Path) -> None:
     assert "my data is broken" in root
 
 
-def test_who_leaves_early_is_named(folder: Path) -> None:
+def test_process_that_leaves_early_is_named(folder: Path) -> None:
     done = launched(folder, TROUBLE="sys.exit(0)")
     assert done.returncode == 2
     expected = r"fast/0/1 has finished, (fast/0/0|slow/0/0) waits for it in step\(\): all processes"
@@ -112,7 +112,7 @@ def test_who_leaves_early_is_named(folder: Path) -> None:
 
 
 # Its process stays alive: no connection reports it.
-def test_who_stops_training_and_lives_on_is_named(folder: Path) -> None:
+def test_live_process_that_stops_training_is_named(folder: Path) -> None:
     done = launched(folder, TROUBLE="trainer.finish(); time.sleep(10000)")
     assert done.returncode == 2
     assert "fast/0/1 has finished, " in last_line(done)
@@ -133,7 +133,9 @@ def test_a_call_that_one_process_alone_makes_is_named(folder: Path, call: str) -
 
 
 def test_a_stopped_process_is_named(folder: Path) -> None:
-    done = launched(folder, "--dead-after", "2", TROUBLE="os.kill(os.getpid(), 19)", TROUBLED="2")
+    done = launched(
+        folder, "--heartbeat-timeout", "2", TROUBLE="os.kill(os.getpid(), 19)", TROUBLED="2"
+    )
     assert done.returncode == 3
     assert last_line(done) == (
         "medley launch: slow/0/0: " + last_line(done).partition("slow/0/0: ")[2]
@@ -165,7 +167,7 @@ def test_the_peer_that_has_gone_is_named_once(folder: Path) -> None:
 # Only the store stood still, which is in the launcher.
 @NIGHTLY
 def test_a_launcher_that_was_stopped_goes_on(folder: Path) -> None:
-    command = [*LAUNCH, "--dead-after", "2", str(folder / "plan.json"), SCRIPT, str(folder)]
+    command = [*LAUNCH, "--heartbeat-timeout", "2", str(folder / "plan.json"), SCRIPT, str(folder)]
     process = subprocess.Popen(
         command,
         env=environment(SLOWLY="1", STEPS="60"),
@@ -328,7 +330,9 @@ def test_a_port_in_use_is_one_sentence(folder: Path) -> None:
         ),
     ],
 )
-def test_who_waits_says_for_whom(folder: Path, rank: str, waiting: str, why: str) -> None:
+def test_waiting_process_names_the_missing_one(
+    folder: Path, rank: str, waiting: str, why: str
+) -> None:
     port = launch.free_port()
     done = alone(folder, JOIN, RANK=rank, MASTER_PORT=str(port))
     assert done.returncode == 3
@@ -366,7 +370,7 @@ def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
         pytest.param("os.kill(os.getpid(), 19)", "rank 0: no sign of life for 2 s", marks=NIGHTLY),
     ],
 )
-def test_nobody_waits_for_a_first_process_that_is_gone(folder: Path, end: str, last: str) -> None:
+def test_no_wait_for_a_lost_first_process(folder: Path, end: str, last: str) -> None:
     script = folder / "first.py"
     script.write_text(
         "import os, time\n"
@@ -375,6 +379,6 @@ def test_nobody_waits_for_a_first_process_that_is_gone(folder: Path, end: str, l
         f"if this.rank == 0: time.sleep(1); {end}\n"
         "exchange.from_first(lambda: b'', 'makes nothing')\n"
     )
-    done = run([*LAUNCH, "--dead-after", "2", str(folder / "plan.json"), str(script)])
+    done = run([*LAUNCH, "--heartbeat-timeout", "2", str(folder / "plan.json"), str(script)])
     assert done.returncode != 0
     assert last in last_line(done)

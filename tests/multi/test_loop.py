@@ -138,7 +138,7 @@ def test_a_process_that_comes_back_goes_on_with_the_loop(
 ) -> None:
     prepare(tmp_path, graph, json.dumps(ROWS))
     want = run(tmp_path, killed=killed, how=how)
-    launch = ("-m", "medley", "launch", "--elastic", "--restarts", "1")
+    launch = ("-m", "medley", "launch", "--elastic", "--max-restarts", "1")
     got = run(tmp_path, *launch, str(tmp_path / "plan.json"), killed=killed, how=how)
     compare(got, want)
     assert (tmp_path / "killed").exists()

@@ -88,7 +88,7 @@ def test_the_interface_of_a_verb_is_taken(
 
 
 # The other node never starts.
-def test_who_waits_in_vain_says_where(folder: Path) -> None:
+def test_timed_out_wait_names_its_place(folder: Path) -> None:
     script = folder / "impatient.py"
     script.write_text(
         "from medley.run import exchange\nexchange.TIMEOUT_SECONDS = 3\nexchange.join()\n",

@@ -112,14 +112,14 @@ def _with_rows_found(
             except RowsError:
                 continue
         raise error from None
-    if is_time_first and _rows_meet(first):
+    if is_time_first and _is_cross_sample(first):
         for way in row_dims.time_first(batch, given, trial):
             other = captured(way)
-            return first if _rows_meet(other) else other
+            return first if _is_cross_sample(other) else other
     return first
 
 
-def _rows_meet(captured: Capture) -> bool:
+def _is_cross_sample(captured: Capture) -> bool:
     graph, _ = _core.Graph.parse(captured.text, "<capture>").run_passes()
     return bool(_core.row_coupling(graph))
 

@@ -231,25 +231,25 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
         result = result.loss
     expected = (
         "expected a scalar tensor, an object with .loss, a dict with 'loss', a tuple that starts "
-        "with the loss, or (loss sum, weight)"
+        "with the loss, or (loss sum, normaliser)"
     )
     if isinstance(result, (tuple, list)):
         scalars = [each for each in result if _is_scalar(each)]
         if len(scalars) == 1 or _starts_with_loss(result):
             result = scalars[0]
     if isinstance(result, tuple) and len(result) == 2:
-        total, weight = result
-        if not isinstance(total, Tensor) or not isinstance(weight, Tensor):
+        total, normaliser = result
+        if not isinstance(total, Tensor) or not isinstance(normaliser, Tensor):
             raise CaptureError(
                 f"the model returned no loss: {expected}; found a tuple of other things"
             )
-        if total.numel() != 1 or weight.numel() != 1 or not total.is_floating_point():
+        if total.numel() != 1 or normaliser.numel() != 1 or not total.is_floating_point():
             raise CaptureError(
-                "the model returned no loss: (loss sum, weight) must be two scalars; "
-                f"found shapes {list(total.shape)} and {list(weight.shape)}: return the loss "
+                "the model returned no loss: (loss sum, normaliser) must be two scalars; "
+                f"found shapes {list(total.shape)} and {list(normaliser.shape)}: return the loss "
                 "first, or alone"
             )
-        return _scalar(total), _scalar(weight)
+        return _scalar(total), _scalar(normaliser)
     if not isinstance(result, Tensor):
         raise CaptureError(f"the model returned no loss: {expected}; found {type(result).__name__}")
     if result.numel() != 1 or not result.is_floating_point():

@@ -63,7 +63,7 @@ def is_same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or gap_of(a, b)[0] == 0.0
 
 
-def told(name: str, wanted: Tensor | None, found: Tensor | None) -> str:
+def gap_text(name: str, wanted: Tensor | None, found: Tensor | None) -> str:
     """Returns the difference of two tensors as text."""
     gap, size = gap_of(wanted, found)
     if wanted is not None and found is not None and wanted.numel() == 1 == found.numel():

@@ -22,7 +22,7 @@ from medley.capture import gradient_hooks, interception, other_values
 from medley.capture.batch import Batch, loss_of, read_batch, reported
 from medley.capture.draws import substitute
 from medley.capture.errors import CaptureError, quiet
-from medley.capture.gaps import Values, agree, gap_of, is_same, threads, told
+from medley.capture.gaps import Values, agree, gap_of, gap_text, is_same, threads
 from medley.capture.graph_text import GraphText
 from medley.capture.parting import Recorder, first_parting, owner_of
 from medley.capture.root import replaced_state
@@ -305,7 +305,7 @@ class _Pair:
         place = owner_of(self._text, Recorder(), gradients[:1] or far)
         raise CaptureError(
             f"{place}: two micro-batches, each a batch of its own, compute something else than "
-            f"their mean in PyTorch: {told(far[0], wanted[far[0]], found[far[0]])}. "
+            f"their mean in PyTorch: {gap_text(far[0], wanted[far[0]], found[far[0]])}. "
             "Please report it"
         )
 
@@ -479,7 +479,7 @@ class _Pair:
         )
         figures = ""
         if names and names[0] in wanted | found:
-            figures = f" {told(names[0], wanted.get(names[0]), found.get(names[0]))}"
+            figures = f" {gap_text(names[0], wanted.get(names[0]), found.get(names[0]))}"
         if any(name.startswith("parameter:") for name in names):
             figures = f" the model changes its {names[0].replace(':', ' ')!s} in forward"
         return CaptureError(

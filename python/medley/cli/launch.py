@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 _OF_ELASTIC = {  # options that require --elastic, with their defaults
-    "restarts": 0,
-    "meet": None,
+    "max_restarts": 0,
+    "rdzv_endpoint": None,
     "node_rank": 0,
     "settle": 600.0,
-    "second_homes_every": None,
+    "replicate_every": None,
     "elastic_log": "elastic.jsonl",
 }
 
@@ -39,7 +39,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="real seconds per emulated second; 0, the default: as fast as possible",
     )
     parser.add_argument(
-        "--dead-after",
+        "--heartbeat-timeout",
         metavar="SECONDS",
         type=float,
         help="end the run if a process gives no sign of life for so long; default: 5; with "
@@ -51,12 +51,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="if a process is killed or goes silent, the others go on without it, with a new plan",
     )
     parser.add_argument(
-        "--restarts",
+        "--max-restarts",
         type=int,
         help="with --elastic: start lost processes again, so many in all, and wait for them",
     )
     parser.add_argument(
-        "--meet",
+        "--rdzv-endpoint",
         metavar="HOST:PORT",
         help="with --elastic, where the plan has several nodes: the same command runs on each of "
         "them, and they meet at this address of the first one",
@@ -65,7 +65,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--node-rank",
         metavar="N",
         type=int,
-        help="with --meet: which node of the plan this is, in its order; 0, the first, leads",
+        help="with --rdzv-endpoint: which node of the plan this is, in its order; 0, the first, "
+        "leads",
     )
     parser.add_argument(
         "--settle",
@@ -76,7 +77,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "default: 600",
     )
     parser.add_argument(
-        "--second-homes-every",
+        "--replicate-every",
         metavar="STEPS",
         type=int,
         help="with --elastic: copy what only one node has to another one after so many steps; 0: "
@@ -124,7 +125,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.script,
         arguments.arguments,
         emulate=arguments.emulate,
-        dead_after=arguments.dead_after,
+        heartbeat_timeout=arguments.heartbeat_timeout,
         elastic=elastic,
         metrics=None if port is None else f"{arguments.metrics_host}:{port}",
         pace=arguments.pace,

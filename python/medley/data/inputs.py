@@ -127,7 +127,7 @@ class Inputs:
                 return dim.size(tensor) // dim.elements
         return 0
 
-    def told(self, batch: Any, global_batch: int) -> str:
+    def fingerprint(self, batch: Any, global_batch: int) -> str:
         """Returns a digest of a batch that must be equal in all processes: its number of rows and,
         below `global_batch`, its values. It distinguishes a process's own rows from all rows."""
         if isinstance(batch, UnreadBatch):

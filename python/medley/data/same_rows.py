@@ -17,7 +17,9 @@ NOTHING = "[{}, {}]"  # text of a process that has published nothing
 Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # (first, number) of rows by name
 
 
-def told(tensors: Mapping[str, tuple[Tensor, RowDim]], rows: Sequence[int], reads: Reads) -> str:
+def fingerprint(
+    tensors: Mapping[str, tuple[Tensor, RowDim]], rows: Sequence[int], reads: Reads
+) -> str:
     """Returns the text that a process publishes: the checksums of its rows of each tensor, and the
     rows that its device reads."""
     places = {row: place for place, row in enumerate(rows) if row < _MOST_ROWS}

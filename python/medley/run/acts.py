@@ -67,9 +67,9 @@ class Acts:
         place = life, self._progress.asked
         self._journal.forget(Kind.READ, (life, oldest))
         number = len(self._journal.at(Kind.READ, place))
-        self._journal.record(Kind.READ, place, number, (self._member.epoch, make))
+        self._journal.record(Kind.READ, place, number, (self._member.generation, make))
 
-    def begin_epoch(self) -> None:
+    def begin_generation(self) -> None:
         """Resets the comparison: other processes may have read less than this one."""
         self._until, self._repeated = max(self._until, self._progress.asked + 1), -1
 
@@ -81,7 +81,7 @@ class Acts:
         self._repeated = steps
         member, place = self._member, (self._journal.lives.newest, steps)
         read = self._journal.at(Kind.READ, place)
-        made = [make for epoch, make in read if epoch < member.epoch]
+        made = [make for generation, make in read if generation < member.generation]
         count = len(made) if made or comes else sys.maxsize  # other processes pass without a read
         member.store.set(member.key(f"reads/{steps}/{member.name}"), str(count))
         if not made:

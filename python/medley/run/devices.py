@@ -14,7 +14,7 @@ from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
 from medley.run import accelerators, connections, elastic, exchange, job
 
-_epochs = itertools.count()  # one per run, identical in all processes
+_generations = itertools.count()  # one per run, identical in all processes
 
 
 def options(
@@ -55,15 +55,15 @@ def options(
     if this.elastic:
         return common | _elastic_options(program)
     backend = accelerators.backend(chosen, found, asked)
-    epoch = next(_epochs)
+    generation = next(_generations)
     return common | {
-        "make_groups": functools.partial(_make_groups, program, names, epoch, backend),
+        "make_groups": functools.partial(_make_groups, program, names, generation, backend),
         "through_host": backend == "gloo",
         "membership": {
             **job.store_address(),
-            "epoch": epoch,
+            "generation": generation,
             "interface": job.interface(),
-            "dead_after_ms": round(1000 * job.dead_after_seconds()),
+            "heartbeat_timeout_ms": round(1000 * job.heartbeat_timeout_seconds()),
         },
         "emulation": emulation,
     }
@@ -82,12 +82,12 @@ def _elastic_options(program: _core.Program) -> dict[str, Any]:
         raise ValueError("environment: MEDLEY_BACKEND: found nccl, expected gloo in an elastic run")
     member = elastic.member()
     assert member.group is not None
-    group, epoch = member.group, member.epoch
+    group, generation = member.group, member.generation
 
     def make_groups() -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
         ranks = exchange.outer_ranks(range(len(program.devices)))
         rank = dict(zip(program.devices, ranks, strict=True))
-        wanted = {_runtime.group_name(each, epoch): each for each in program.groups}
+        wanted = {_runtime.group_name(each, generation): each for each in program.groups}
         made = group.make_groups(
             {name: [rank[device] for device in each] for name, each in wanted.items()}
         )
@@ -122,12 +122,12 @@ def _own_devices(kinds: set[str], number: int) -> list[str]:
 
 
 def _make_groups(
-    program: _core.Program, names: list[str], epoch: int, backend: str
+    program: _core.Program, names: list[str], generation: int, backend: str
 ) -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
     """Makes a process group for every set of devices that communicates. Returns the names of this
     process's groups, the addresses of devices, and an empty list of connections."""
     rank = {device: rank for rank, device in enumerate(program.devices)}
-    wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
+    wanted = {_runtime.group_name(group, generation): group for group in program.groups}
     ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}
     made = exchange.make_groups(ranks, backend)
     return {tuple(wanted[name]): group for name, group in made.items()}, _peers(names), []

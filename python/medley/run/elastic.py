@@ -14,8 +14,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from medley import _core, _runtime
 from medley.run import ends, job
-from medley.run.epochs import PREFIX, fail_epoch, finish_epoch, has_finished
-from medley.run.groups import EpochGroup
+from medley.run.generations import PREFIX, fail_generation, finish_generation, has_finished
+from medley.run.groups import GenerationGroup
 from medley.run.watch import Watch
 
 POLL_SECONDS = 0.01  # interval of polling for other processes
@@ -27,7 +27,7 @@ class RunEndError(ends.OthersError):
     """The run has ended, or continues without this process."""
 
 
-class EpochError(OSError):
+class GenerationError(OSError):
     """The generation has failed: a process is lost, or skipped a collective call."""
 
 
@@ -45,7 +45,7 @@ def of_script() -> Iterator[None]:
     processes do not."""
     try:
         yield
-    except (ends.OthersError, EpochError):
+    except (ends.OthersError, GenerationError):
         raise
     except Exception as error:
         raise ScriptError(error) from None
@@ -55,15 +55,15 @@ class Member:
     """This process in successive generations."""
 
     def __init__(
-        self, store: ends.Store, use: Callable[[EpochGroup], None], seconds: float
+        self, store: ends.Store, use: Callable[[GenerationGroup], None], seconds: float
     ) -> None:
         """`use`: sets the group of all exchanges, with a limit of `seconds` each."""
         self.name, self.store = job.device_name(), store
         self._use, self._seconds = use, seconds
         self._watch = Watch()
-        self.epoch = -1
+        self.generation = -1
         self.is_new = job.joins_later()
-        self.group: EpochGroup | None = None
+        self.group: GenerationGroup | None = None
         self.members: list[str] = []  # members of this generation, by rank
         address = job.store_address()
         # Used by process groups, which block a connection while they wait.
@@ -75,11 +75,11 @@ class Member:
             **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * job.pulse_seconds())
         )
         if self.is_new:
-            self.epoch = job.joined_epoch()
+            self.generation = job.joined_generation()
 
-    def key(self, what: str, epoch: int | None = None) -> str:
+    def key(self, what: str, generation: int | None = None) -> str:
         """Returns a key of a generation, by default the current one."""
-        return f"{PREFIX}{self.epoch if epoch is None else epoch}/{what}"
+        return f"{PREFIX}{self.generation if generation is None else generation}/{what}"
 
     # --- between generations ---
 
@@ -88,12 +88,12 @@ class Member:
         continues without this process."""
         while True:
             end = time.monotonic() + (math.inf if self.is_new else WAIT_SECONDS)
-            while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
+            while (text := self.store.get(self.key("agreement", self.generation + 1))) is None:
                 self._check_run()
                 if time.monotonic() > end:
-                    raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
+                    raise RunEndError(f"no new generation after {WAIT_SECONDS:g} s")
                 time.sleep(POLL_SECONDS)
-            self.epoch += 1
+            self.generation += 1
             if self.name in (agreement := _core.Agreement(json.loads(text))).members:
                 return agreement
             if not self.is_new:
@@ -108,27 +108,29 @@ class Member:
     def arrive(self, gain: float) -> None:
         """Publishes that this process is ready to join, and the share of a step that it would
         save."""
-        self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", repr(gain))
+        self.store.set(f"{PREFIX}arrived/{self.name}/{self.generation}", repr(gain))
 
     def report(self, left: _core.StepLeft, state: int, kept: Sequence[tuple[int, int]]) -> None:
         """Publishes the state of this process after a failed generation. `left`: its last step.
         `state`: generation of the plan of its state, or -1 without state. `kept`: the copies that
         it keeps."""
-        self.store.set(self.key(f"report/{self.name}"), json.dumps([left.told, state, kept]))
+        self.store.set(self.key(f"report/{self.name}"), json.dumps([left.fields, state, kept]))
 
     def fail(self, cause: str) -> None:
         """Ends the generation for all."""
-        fail_epoch(self.store, self.epoch, f"{self.name}: {cause}", self.name, self.name)
+        fail_generation(self.store, self.generation, f"{self.name}: {cause}", self.name, self.name)
 
     def check(self) -> None:
-        """Raises EpochError if the generation has failed."""
-        if (text := self.store.get(self.key(f"epoch/{self.epoch}/failure"))) is not None:
-            raise EpochError(json.loads(text)["cause"])
+        """Raises GenerationError if the generation has failed."""
+        if (text := self.store.get(self.key(f"generation/{self.generation}/failure"))) is not None:
+            raise GenerationError(json.loads(text)["cause"])
 
     def watched(self, abort: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Calls `abort` if the generation fails meanwhile. During training the watchdog of the core
         does so."""
-        return self._watch.over(self.store, self.key(f"epoch/{self.epoch}/failure"), abort)
+        return self._watch.over(
+            self.store, self.key(f"generation/{self.generation}/failure"), abort
+        )
 
     # --- the first generation ---
 
@@ -140,37 +142,37 @@ class Member:
             time.sleep(POLL_SECONDS)
         return text
 
-    def connect(self, members: Sequence[str]) -> EpochGroup:
+    def connect(self, members: Sequence[str]) -> GenerationGroup:
         """Connects to all members, with ranks in this order, and uses their group for exchanges."""
         self.members = list(members)
         self.store.set(self.key(f"here/{self.name}"), "yes")
         for name in members:
             self.wait(f"here/{name}")
         try:
-            self.group = EpochGroup(
+            self.group = GenerationGroup(
                 self._torch_store,
-                f"{self._prefix}{PREFIX}{self.epoch}",
+                f"{self._prefix}{PREFIX}{self.generation}",
                 members.index(self.name),
                 len(members),
                 job.interface(),
                 self._seconds,
             )
         except RuntimeError as error:  # raised by Gloo
-            raise EpochError(str(error).partition("\n")[0]) from None
+            raise GenerationError(str(error).partition("\n")[0]) from None
         self._use(self.group)
         return self.group
 
     def finish_with(self, members: Sequence[str]) -> None:
-        """Waits until all members have finished. Raises EpochError if one is lost."""
+        """Waits until all members have finished. Raises GenerationError if one is lost."""
         self.store.set(self.key(f"finished/{self.name}"), "yes")
         try:
             for name in members:
                 self.wait(f"finished/{name}")
-        except EpochError:
-            if not has_finished(self.store, self.epoch):
+        except GenerationError:
+            if not has_finished(self.store, self.generation):
                 raise
-        if not finish_epoch(self.store, self.epoch):
-            raise EpochError("a process is lost while all finish")
+        if not finish_generation(self.store, self.generation):
+            raise GenerationError("a process is lost while all finish")
 
     def leave(self) -> None:
         """Frees the group of a past generation."""
@@ -182,7 +184,7 @@ class Member:
 _member: list[Member] = []
 
 
-def begin(store: ends.Store, use: Callable[[EpochGroup], None], seconds: float) -> None:
+def begin(store: ends.Store, use: Callable[[GenerationGroup], None], seconds: float) -> None:
     """Enters the first generation, or waits for one to join."""
     _member.append(Member(store, use, seconds))
     if not _member[0].is_new:
@@ -200,10 +202,10 @@ def membership(this: Member) -> dict[str, Any]:
     address = job.store_address()
     return {
         **address,
-        "prefix": f"{address['prefix']}{PREFIX}{this.epoch}/",
-        "epoch": this.epoch,
+        "prefix": f"{address['prefix']}{PREFIX}{this.generation}/",
+        "generation": this.generation,
         "interface": job.interface(),
-        "dead_after_ms": round(1000 * job.dead_after_seconds()),
+        "heartbeat_timeout_ms": round(1000 * job.heartbeat_timeout_seconds()),
         "poll_ms": 40,
         "meet_ms": round(1000 * CONNECT_SECONDS),
         "ends_process": False,

@@ -76,7 +76,7 @@ class ElasticSession:
             return None
         self._progress.asked = steps
         self._steps.set_steps(steps)
-        last = self._steps.told(steps - 1)
+        last = self._steps.metrics_of(steps - 1)
         return last if math.isfinite(last.loss) else None
 
     def begin_fit(self, steps: int | None) -> Metrics | None:
@@ -104,7 +104,7 @@ class ElasticSession:
             self._journal.forget(Kind.BATCH, (life, self._steps.oldest_needed(step)))
             self._journal.record(Kind.BATCH, (life, step), 0, batch)
         if step < len(here.seen):
-            metrics = self._steps.told(step)
+            metrics = self._steps.metrics_of(step)
             self._steps.set_steps(self._progress.asked)
         else:
             self._call(lambda: None, "step")

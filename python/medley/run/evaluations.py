@@ -13,7 +13,7 @@ from medley.engine import Engine
 from medley.evaluation import Evaluation, Sums
 from medley.run import elastic, exchange
 from medley.run.elastic import Member
-from medley.run.epochs import EVALUATES
+from medley.run.generations import EVALUATES
 from medley.run.notice import Notice
 
 Values = Mapping[str, float]
@@ -104,7 +104,7 @@ class Evaluations:
         assert group is not None
 
         def end_waits() -> None:
-            evaluation.abort("the epoch is over")
+            evaluation.abort("the generation is over")
             group.abort()
 
         return self._member.watched(end_waits)
@@ -119,11 +119,12 @@ class Evaluations:
         return batch
 
     def _require_same(self, evaluation: Evaluation, batch: Any, what: str) -> None:
-        told = "none" if batch is None else evaluation.told(batch)
+        told = "none" if batch is None else evaluation.fingerprint(batch)
         if not exchange.is_same(told):
             found = ", ".join(exchange.texts(told))
             raise ValueError(
                 f"{what}: found {found} in the "
                 "processes, expected the same batch in all, with all of its rows: which of them a "
-                "device computes is another matter in another epoch, and medley.Loader reads those"
+                "device computes is another matter in another generation, and medley.Loader reads "
+                "those"
             )

@@ -248,9 +248,9 @@ def _wait_for_first(this: job.Job, store: Any, key: str, doing: str) -> None:
                 raise ValueError(_waits_for(first))
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
-            if (looks - changed) * every > job.dead_after_seconds():
+            if (looks - changed) * every > job.heartbeat_timeout_seconds():
                 raise ends.OthersError(
-                    f"rank 0: no sign of life for {job.dead_after_seconds():g} s, says rank "
+                    f"rank 0: no sign of life for {job.heartbeat_timeout_seconds():g} s, says rank "
                     f"{this.rank}: its process was killed or its link is dead"
                 )
         if patience.should_say() and this.rank == 1:

@@ -58,7 +58,7 @@ class Members:
         work.wait()
 
 
-class EpochGroup(Members):
+class GenerationGroup(Members):
     """All members of a generation with ranks, and groups of some of them. `store` is only used
     while a group is made, which requires all of its members."""
 

@@ -88,7 +88,7 @@ def joins_later() -> bool:
     return "MEDLEY_JOINS" in os.environ
 
 
-def joined_epoch() -> int:
+def joined_generation() -> int:
     """Returns the generation that this process joins. Requires: joins_later()."""
     return int(os.environ["MEDLEY_JOINS"])
 
@@ -111,15 +111,15 @@ def backend() -> str:
     return name
 
 
-def second_homes_every() -> int | None:
+def replicate_every() -> int | None:
     """Returns the number of steps between state replicas; 0: chosen by cost; None: no replicas."""
-    text = os.environ.get("MEDLEY_SECOND_HOMES", "")
+    text = os.environ.get("MEDLEY_REPLICATE_EVERY", "")
     return None if text == "never" else int(text or 0)
 
 
 def copies_are_asked_for() -> bool:
     """Returns whether the user has set the number of steps between state replicas."""
-    return (second_homes_every() or 0) > 0
+    return (replicate_every() or 0) > 0
 
 
 def metrics_address() -> tuple[str, int] | None:
@@ -164,17 +164,17 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def dead_after_seconds() -> float:
+def heartbeat_timeout_seconds() -> float:
     """Returns the seconds without a heartbeat after which the others end."""
-    text = os.environ.get("MEDLEY_DEAD_AFTER", "5")
+    text = os.environ.get("MEDLEY_HEARTBEAT_TIMEOUT", "5")
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    return check_dead_after(seconds, "environment: MEDLEY_DEAD_AFTER", text)
+    return check_heartbeat_timeout(seconds, "environment: MEDLEY_HEARTBEAT_TIMEOUT", text)
 
 
-def check_dead_after(seconds: float, place: str, text: str = "") -> float:
+def check_heartbeat_timeout(seconds: float, place: str, text: str = "") -> float:
     """Returns the seconds. Raises ValueError if the watchdogs cannot keep them."""
     if not 0.2 <= seconds <= 86400:
         raise ValueError(f"{place}: found {text or seconds}, expected 0.2 to 86400 seconds")
@@ -183,7 +183,7 @@ def check_dead_after(seconds: float, place: str, text: str = "") -> float:
 
 def pulse_seconds() -> float:
     """Returns the seconds between heartbeats, independent of the script."""
-    return min(0.5, dead_after_seconds() / 4)
+    return min(0.5, heartbeat_timeout_seconds() / 4)
 
 
 def store_address() -> dict[str, Any]:

@@ -27,7 +27,7 @@ MEET_SECONDS = 600.0  # that a node waits for the first one
 _ATTEMPTS = 20  # to find a port
 # The prefix of keys of a job without restarts (job.store_address()).
 _KEYS = "medley/0/"
-ELASTIC_DEAD_AFTER = 2.0  # seconds: a false alarm of an elastic run costs only time
+ELASTIC_HEARTBEAT_TIMEOUT = 2.0  # seconds: a false alarm of an elastic run costs only time
 
 
 class Place(NamedTuple):
@@ -112,20 +112,24 @@ def _supervise_elastic(
     place: Place,
     *,
     log: str,
-    restarts: int,
-    meet: str | None,
+    max_restarts: int,
+    rdzv_endpoint: str | None,
     node_rank: int,
     settle: float,
 ) -> int:
-    nodes = nodes_of(names) if meet is not None else [list(names)]
+    nodes = nodes_of(names) if rdzv_endpoint is not None else [list(names)]
     if not 0 <= node_rank < len(nodes):
-        expected = "also --meet" if meet is None else f"less than {len(nodes)}, the plan's nodes"
+        expected = (
+            "also --rdzv-endpoint"
+            if rdzv_endpoint is None
+            else f"less than {len(nodes)}, the plan's nodes"
+        )
         raise ValueError(f"--node-rank: found {node_rank}, expected {expected}")
-    host, port = (place.host, 0) if meet is None else _address(meet)
+    host, port = (place.host, 0) if rdzv_endpoint is None else _address(rdzv_endpoint)
     if node_rank > 0:
         _wait_for_leader(host, port)
         store = None
-    elif meet is None:
+    elif rdzv_endpoint is None:
         store, port = serve_store(host=host)
     else:
         store = _runtime.c10d_store(host, port, True)
@@ -134,7 +138,7 @@ def _supervise_elastic(
     own = _runtime.c10d_store(host, port, False, _KEYS)
     supervisor: Supervisor
     if node_rank > 0:
-        supervisor = NodeSupervisor(command, environments, own, node_rank, restarts)
+        supervisor = NodeSupervisor(command, environments, own, node_rank, max_restarts)
     else:
         others = [Node(own, rank, devices) for rank, devices in enumerate(nodes) if rank > 0]
         supervisor = ElasticSupervisor(
@@ -143,7 +147,7 @@ def _supervise_elastic(
             environments,
             own,
             log=log,
-            restarts=restarts,
+            max_restarts=max_restarts,
             others=others,
             settle=settle,
             start=place.start,
@@ -153,10 +157,12 @@ def _supervise_elastic(
     return code
 
 
-def _address(meet: str) -> tuple[str, int]:
-    host, _, port = meet.rpartition(":")
+def _address(rdzv_endpoint: str) -> tuple[str, int]:
+    host, _, port = rdzv_endpoint.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--meet: found {meet}, expected HOST:PORT of the first node")
+        raise ValueError(
+            f"--rdzv-endpoint: found {rdzv_endpoint}, expected HOST:PORT of the first node"
+        )
     return host, int(port)
 
 
@@ -167,11 +173,11 @@ def _wait_for_leader(host: str, port: int) -> None:
         try:
             return socket.create_connection((host, port), timeout=5).close()
         except socket.gaierror as error:
-            raise OSError(f"--meet: found {host}: {error.strerror}") from None
+            raise OSError(f"--rdzv-endpoint: found {host}: {error.strerror}") from None
         except OSError:
             if patience.is_over:
                 raise OSError(
-                    f"--meet: the first node has not listened at {host}:{port} within "
+                    f"--rdzv-endpoint: the first node has not listened at {host}:{port} within "
                     f"{MEET_SECONDS:g} s"
                 ) from None
         if patience.should_say():
@@ -184,7 +190,7 @@ def launch(
     script: str,
     arguments: Sequence[str] = (),
     emulate: str | None = None,
-    dead_after: float | None = None,
+    heartbeat_timeout: float | None = None,
     elastic: Mapping[str, Any] | None = None,
     place: Place | None = None,
     metrics: str | None = None,
@@ -193,8 +199,8 @@ def launch(
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
     `medley train ARGUMENTS` unless such a file exists. `emulate` names a cluster.yaml whose times,
     links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
-    without a heartbeat for `dead_after` seconds ends the run. With `elastic`, which has the
-    settings of supervise() and second_homes_every, the others continue. `place`: where the
+    without a heartbeat for `heartbeat_timeout` seconds ends the run. With `elastic`, which has the
+    settings of supervise() and replicate_every, the others continue. `place`: where the
     processes run, if not on this machine. `metrics`: HOST:PORT at which the first process serves
     metrics."""
     plan = Plan.load(plan_path)
@@ -211,16 +217,18 @@ def launch(
             raise ValueError("--elastic: found also --emulate, expected one of them")
         elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
-        if elastic["restarts"] < 0:
-            raise ValueError(f"--restarts: found {elastic['restarts']}, expected 0 or more")
+        if elastic["max_restarts"] < 0:
+            raise ValueError(f"--max-restarts: found {elastic['max_restarts']}, expected 0 or more")
         if not elastic["settle"] > 0:
             raise ValueError(f"--settle: found {elastic['settle']:g}, expected more than 0")
         values["MEDLEY_SETTLE"] = str(elastic["settle"])
-        values["MEDLEY_SECOND_HOMES"] = _second_homes(elastic.pop("second_homes_every", None))
-        dead_after = ELASTIC_DEAD_AFTER if dead_after is None else dead_after
-    if dead_after is not None:
-        job.check_dead_after(dead_after, "--dead-after")
-        values["MEDLEY_DEAD_AFTER"] = str(dead_after)
+        values["MEDLEY_REPLICATE_EVERY"] = _replicate_every(elastic.pop("replicate_every", None))
+        heartbeat_timeout = (
+            ELASTIC_HEARTBEAT_TIMEOUT if heartbeat_timeout is None else heartbeat_timeout
+        )
+    if heartbeat_timeout is not None:
+        job.check_heartbeat_timeout(heartbeat_timeout, "--heartbeat-timeout")
+        values["MEDLEY_HEARTBEAT_TIMEOUT"] = str(heartbeat_timeout)
     files = []
     with contextlib.ExitStack() as stack:
         if emulate is not None:
@@ -237,9 +245,9 @@ def launch(
         return supervise(interpreter, plan.devices, values, files, elastic, place)
 
 
-def _second_homes(every: int | None) -> str:
+def _replicate_every(every: int | None) -> str:
     if every is not None and every < 0:
-        raise ValueError(f"--second-homes-every: found {every}, expected 0 or more")
+        raise ValueError(f"--replicate-every: found {every}, expected 0 or more")
     return "never" if every == 0 else str(every or 0)
 
 

@@ -1,6 +1,6 @@
 """`medley launch --elastic`: a run that continues when it loses processes. The core decides
-(`medley/elastic/leader.h`). This module has the processes, their store (`medley/run/epochs.py` has
-the keys), the clock, and a line of JSON per recovery."""
+(`medley/elastic/leader.h`). This module has the processes, their store (`medley/run/generations.py`
+has the keys), the clock, and a line of JSON per recovery."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
-from medley.run.epochs import EVALUATES, PREFIX, fail_epoch, has_finished
-from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
+from medley.run.generations import EVALUATES, PREFIX, fail_generation, has_finished
+from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, JoiningNode, Node, joins
 from medley.run.supervisor import Device, Failed, Start, Supervisor
 
 _LOOK_SECONDS = 0.02
@@ -39,7 +39,7 @@ class ElasticSupervisor(Supervisor):
         store: ends.Store,
         *,
         log: str,
-        restarts: int = 0,
+        max_restarts: int = 0,
         others: Sequence[Node] = (),
         settle: float = SETTLE_SECONDS,
         start: Start | None = None,
@@ -50,12 +50,12 @@ class ElasticSupervisor(Supervisor):
         self._leader = _core.Leader(list(names))
         self._names = list(names)
         self._environments = environments
-        self._restarts = restarts
+        self._restarts = max_restarts
         self._log = log
         self._gone: list[Device] = []  # devices whose end was seen
         self._pulses: dict[str, str | None] = {}  # heartbeats since the end of a generation
         self._awaited: dict[str, int] = {}  # restarted in this generation, not yet arrived
-        self._guests: dict[int, Guest] = {}  # by node
+        self._joining: dict[int, JoiningNode] = {}  # by node
         self._agrees = False  # between the end of a generation and the start of the next
         self._settle = settle
         self._changed: float | None = None  # time when the last guests joined
@@ -123,56 +123,58 @@ class ElasticSupervisor(Supervisor):
                     self._lose(name, f"its node gives no sign of life for {LEASE_SECONDS:g} s")
 
     def _lose(self, name: str, why: str) -> None:
-        epoch = self._leader.epoch
+        generation = self._leader.generation
         is_member = name in self._leader.members
-        if is_member and has_finished(self._store, epoch):  # needed by no process
+        if is_member and has_finished(self._store, generation):  # needed by no process
             return
         if not self._recovery and is_member:
             self._recovery = {"detected": "process", "at": time.time()}
         self._leader.lost(name, why, time.monotonic_ns())
-        self._guests = {
-            rank: guest for rank, guest in self._guests.items() if name not in guest.devices
+        self._joining = {
+            rank: joining_node
+            for rank, joining_node in self._joining.items()
+            if name not in joining_node.devices
         }
         node = self._node(name)
         if self._restarts > 0 and (node is None or not node.is_lost):
             self._restarts -= 1
             self._leader.expect(name, time.monotonic_ns())
-            self._awaited[name] = epoch
+            self._awaited[name] = generation
             if node is not None:
-                node.start(name, epoch)
+                node.start(name, generation)
             else:
-                self._start_one(name, {**self._environments[name], **joins(epoch)})
+                self._start_one(name, {**self._environments[name], **joins(generation)})
 
     # --- joining processes ---
 
     def _welcome(self, node: Node) -> None:
         """Lets the processes of a returning node start."""
-        epoch = self._leader.epoch
+        generation = self._leader.generation
         for name in node.devices:
             self._leader.lost(name, "its node was started again", time.monotonic_ns())
             offers = node.devices if name == node.devices[0] else []
-            node.start(name, epoch, offers)
-        self._guests[node.rank] = Guest(node.devices, epoch)
+            node.start(name, generation, offers)
+        self._joining[node.rank] = JoiningNode(node.devices, generation)
         self._say(f"node {node.rank} comes: {', '.join(node.devices)}")
 
     def _look_at_guests(self) -> None:
         """Lets guests join that are ready and pay off, or all ready ones if the others must change
         anyway."""
-        for rank, guest in list(self._guests.items()):
-            if not guest.is_here(self._store):
+        for rank, joining_node in list(self._joining.items()):
+            if not joining_node.is_here(self._store):
                 continue
-            if not self._agrees and (not self._may_change() or not self._takes_in(guest)):
+            if not self._agrees and (not self._may_change() or not self._takes_in(joining_node)):
                 continue
-            del self._guests[rank]
-            for name in guest.devices:
+            del self._joining[rank]
+            for name in joining_node.devices:
                 self._leader.expect(name, time.monotonic_ns())
                 self._leader.arrived(name, time.monotonic_ns())
             if self._leader.runs:
-                self._change("offer", f"{', '.join(guest.devices)} join")
+                self._change("offer", f"{', '.join(joining_node.devices)} join")
 
     def _look_at_drift(self) -> None:
         """Requests a plan for devices that became slow, or fast again, if it pays off."""
-        if not self._leader.runs or (text := self._get(self._leader.epoch, "drift")) is None:
+        if not self._leader.runs or (text := self._get(self._leader.generation, "drift")) is None:
             return
         told = json.loads(text)
         if self._pays(told["gain"]) and self._may_change():
@@ -181,26 +183,27 @@ class ElasticSupervisor(Supervisor):
     def _may_change(self) -> bool:
         """Returns whether all processes train and may change for a gain. False while they
         evaluate."""
-        return self._leader.runs and self._get(self._leader.epoch, EVALUATES) != "yes"
+        return self._leader.runs and self._get(self._leader.generation, EVALUATES) != "yes"
 
     def _change(self, why: str, cause: str) -> None:
-        if has_finished(self._store, self._leader.epoch):
+        if has_finished(self._store, self._leader.generation):
             return
         self._changed = time.monotonic()
         self._recovery = {"detected": why, "at": time.time()}
-        self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
+        self._leader.failed(self._leader.generation, cause, "", time.monotonic_ns())
 
     def _pays(self, gain: float) -> bool:
         """Returns whether a change pays off before the next one is allowed."""
         waits = self._changed is not None and time.monotonic() - self._changed < self._settle
         return not waits and gain * self._settle > self._change_seconds
 
-    def _takes_in(self, guest: Guest) -> bool:
-        pays = self._pays(guest.gain)
-        if not pays and not guest.is_told:
-            guest.is_told = True
+    def _takes_in(self, joining_node: JoiningNode) -> bool:
+        pays = self._pays(joining_node.gain)
+        if not pays and not joining_node.is_reported:
+            joining_node.is_reported = True
             self._say(
-                f"{', '.join(guest.devices)}: a step would take {100 * guest.gain:.1f} % less, a "
+                f"{', '.join(joining_node.devices)}: a step would take "
+                f"{100 * joining_node.gain:.1f} % less, a "
                 f"change {self._change_seconds:.1f} s; not used"
             )
         return pays
@@ -209,9 +212,9 @@ class ElasticSupervisor(Supervisor):
         return next((node for node in self._others if name in node.devices), None)
 
     def _look_at_store(self) -> None:
-        epoch, now = self._leader.epoch, time.monotonic_ns()
-        text = self._get(epoch, "failure")
-        if text is not None and not has_finished(self._store, epoch):
+        generation, now = self._leader.generation, time.monotonic_ns()
+        text = self._get(generation, "failure")
+        if text is not None and not has_finished(self._store, generation):
             told = json.loads(text)
             # Every process reports itself. A report on another device counts only without its own.
             suspect = told["device"] if told["device"] != told["told_by"] else ""
@@ -220,7 +223,7 @@ class ElasticSupervisor(Supervisor):
                     "detected": "silence" if suspect else "peer",
                     "at": time.time(),
                 }
-            self._leader.failed(epoch, told["cause"], suspect, now)
+            self._leader.failed(generation, told["cause"], suspect, now)
         self._look_at_guests()
         self._look_at_drift()
         if self._leader.runs:
@@ -229,11 +232,11 @@ class ElasticSupervisor(Supervisor):
             if (pulse := self._pulse_of(name)) != self._pulses.get(name):
                 self._pulses[name] = pulse
                 self._leader.lives(name, now)
-            if (text := self._get(epoch, f"report/{name}")) is not None:
+            if (text := self._get(generation, f"report/{name}")) is not None:
                 left, state, self._kept[name] = json.loads(text)
-                self._leader.reported(epoch, _core.StepLeft(*left), state, now)
-            if self._get(epoch, f"built/{name}") is not None:
-                self._leader.built(epoch, name, now)
+                self._leader.reported(generation, _core.StepLeft(*left), state, now)
+            if self._get(generation, f"built/{name}") is not None:
+                self._leader.built(generation, name, now)
         for name, since in list(self._awaited.items()):
             if self._store.get(f"{PREFIX}arrived/{name}/{since}") is not None:
                 del self._awaited[name]
@@ -242,8 +245,8 @@ class ElasticSupervisor(Supervisor):
     def _pulse_of(self, name: str) -> str | None:
         return self._store.get(f"{PREFIX}lives/{name}")
 
-    def _get(self, epoch: int, what: str) -> str | None:
-        return self._store.get(f"{PREFIX}{epoch}/{what}")
+    def _get(self, generation: int, what: str) -> str | None:
+        return self._store.get(f"{PREFIX}{generation}/{what}")
 
     # --- actions ---
 
@@ -251,11 +254,11 @@ class ElasticSupervisor(Supervisor):
         if order.kind == "stop":
             self._agrees = True
             self._pulses = {name: self._pulse_of(name) for name in self._leader.members}
-            fail_epoch(self._store, order.epoch, order.text)
+            fail_generation(self._store, order.generation, order.text)
             self._since = time.monotonic()
             self._recovery.setdefault("at", time.time())
             self._recovery.setdefault("cause", order.text)
-            self._recovery.setdefault("before", order.epoch)
+            self._recovery.setdefault("before", order.generation)
             who = "all" if self._recovery.get("detected") in ("offer", "drift") else "the others"
             self._say(f"{order.text}; {who} go on")
         elif order.kind == "fence":
@@ -278,7 +281,7 @@ class ElasticSupervisor(Supervisor):
             self._note("enter")
             for name in self._recovery["left"]:
                 self._leader.left(name)
-            self._write_line(order.epoch)
+            self._write_line(order.generation)
         elif order.kind == "end":
             self._ended = order.text
             self._tell_all(order.text)
@@ -301,7 +304,7 @@ class ElasticSupervisor(Supervisor):
         heard = [
             node
             for node in self._others
-            if node.rank in self._guests or not set(node.devices).isdisjoint(members)
+            if node.rank in self._joining or not set(node.devices).isdisjoint(members)
         ]
         while not all(node.has_left for node in heard) and time.monotonic() < end:
             time.sleep(self._look_seconds)
@@ -316,7 +319,7 @@ class ElasticSupervisor(Supervisor):
         self._recovery["step"] = agreement.step
         self._recovery["members"] = agreement.staying
         self._recovery["left"] = agreement.leaving
-        self._store.set(f"{PREFIX}{agreement.epoch}/agreement", json.dumps(agreement.told))
+        self._store.set(f"{PREFIX}{agreement.generation}/agreement", json.dumps(agreement.fields))
 
     def _note(self, what: str) -> None:
         now = time.monotonic()
@@ -324,19 +327,19 @@ class ElasticSupervisor(Supervisor):
         seconds[what] = seconds.get(what, 0.0) + now - self._since
         self._since = now
 
-    def _write_line(self, epoch: int) -> None:
+    def _write_line(self, generation: int) -> None:
         """Writes a line per recovery, and the plan of the generation."""
         line = self._recovery
         self._recovery = {}
-        told = [self._get(epoch, f"built/{name}") for name in line["members"]]
+        told = [self._get(generation, f"built/{name}") for name in line["members"]]
         built = [json.loads(text) for text in told if text is not None]
-        line["epoch"] = epoch
+        line["generation"] = generation
         line["back"] = line["step"] - built[0]["step"]
         line["step"] = built[0]["step"]
         line["source"] = built[0]["source"]
-        line["planned_ahead"] = self._get(epoch, "ahead") is not None
+        line["planned_ahead"] = self._get(generation, "ahead") is not None
         if (costs := self._get(line["before"], "copies")) is not None:
-            line["second_homes"] = json.loads(costs)
+            line["replicas"] = json.loads(costs)
         line["lost"] = [name for name in self._names if name not in line["members"]]
         line["seconds"]["total"] = self._change_seconds = sum(line["seconds"].values())
         for cause in built[0]["seconds"]:
@@ -347,12 +350,13 @@ class ElasticSupervisor(Supervisor):
         with contextlib.suppress(OSError):  # a full disk does not end training
             with open(self._log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            for objective, plan in json.loads(self._get(epoch, "plans") or "{}").items():
-                name = f"{epoch}.{objective}" if objective else f"{epoch}"
+            for objective, plan in json.loads(self._get(generation, "plans") or "{}").items():
+                name = f"{generation}.{objective}" if objective else f"{generation}"
                 write_atomically(f"{self._log.removesuffix('.jsonl')}-{name}.plan.json", plan)
         back = f", {line['back']} steps back," if line["back"] else ""
         self._say(
-            f"epoch {epoch} of {len(line['members'])} devices goes on after step {line['step']}"
+            f"generation {generation} of {len(line['members'])} devices goes on after step "
+            f"{line['step']}"
             f"{back or ','} {line['seconds']['total']:.2f} s after the loss was seen"
         )
 

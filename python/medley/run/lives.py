@@ -20,7 +20,7 @@ class Progress:
     done: int = 0  # steps in the state
     begun: int = -1  # the last step that the run has begun or been set to
     metrics: Metrics | None = None  # metrics of the last step
-    epoch: int = -1  # generation of the plan of this process's state; -1: no state
+    generation: int = -1  # generation of the plan of this process's state; -1: no state
     back: int = 0  # generation in which this process last returned to copies or a checkpoint
     members: list[str] = dataclasses.field(default_factory=list)  # remaining ones of the generation
     spares: int = 0  # members without a device of the plan

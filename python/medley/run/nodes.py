@@ -4,8 +4,9 @@ Keys in the store, with R a node:
 - `node/R/ended`: its ended processes with exit codes, in sequence.
 - `node/R/beat`: counts while it lives.
 - `node/R/orders`: orders of the leader in sequence. ["fence", DEVICE] kills a process.
-  ["start", DEVICE, EPOCH] restarts one lost in this generation.
-  ["start", DEVICE, EPOCH, DEVICES] starts one of a returning node. It predicts the gain of DEVICES.
+  ["start", DEVICE, GENERATION] restarts one lost in this generation.
+  ["start", DEVICE, GENERATION, DEVICES] starts one of a returning node. It predicts the gain of
+  DEVICES.
 - `node/R/comes`: counts starts of the command. `node/R/left`: it has ended.
 - `run/over`: all have finished.
 """
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medley.run import ends
-from medley.run.epochs import PREFIX
+from medley.run.generations import PREFIX
 from medley.run.supervisor import EXIT_CODES, Device, Failed, Supervisor
 
 LEASE_SECONDS = 5.0  # without a heartbeat: the node is lost
@@ -39,9 +40,9 @@ def nodes_of(devices: Sequence[str]) -> list[list[str]]:
     return list(nodes.values())
 
 
-def joins(epoch: int, offers: list[str] | None = None) -> dict[str, str]:
+def joins(generation: int, offers: list[str] | None = None) -> dict[str, str]:
     """Returns the environment of a process that joins a run (`job.joins_later()`)."""
-    return {"MEDLEY_JOINS": str(epoch), "MEDLEY_OFFERS": json.dumps(offers or [])}
+    return {"MEDLEY_JOINS": str(generation), "MEDLEY_OFFERS": json.dumps(offers or [])}
 
 
 class Node:
@@ -95,10 +96,10 @@ class Node:
     def fence(self, device: str) -> None:
         self._send(["fence", device])
 
-    def start(self, device: str, epoch: int, *offers: list[str]) -> None:
+    def start(self, device: str, generation: int, *offers: list[str]) -> None:
         """Orders a restart of a process. With `offers` it predicts the gain of these devices."""
         self._running.add(device)
-        self._send(["start", device, epoch, *offers])
+        self._send(["start", device, generation, *offers])
 
     def _send(self, order: list[Any]) -> None:
         self._orders.append(order)
@@ -106,17 +107,17 @@ class Node:
 
 
 @dataclasses.dataclass
-class Guest:
+class JoiningNode:
     """Devices of a node that offers to join a run."""
 
     devices: list[str]
-    epoch: int  # in which they came
+    generation: int  # in which they came
     gain: float = 0.0  # share of a step that they would save
-    is_told: bool = False
+    is_reported: bool = False
 
     def is_here(self, store: ends.Store) -> bool:
         """Returns whether all could join."""
-        here = [store.get(f"{PREFIX}arrived/{name}/{self.epoch}") for name in self.devices]
+        here = [store.get(f"{PREFIX}arrived/{name}/{self.generation}") for name in self.devices]
         if None in here:
             return False
         self.gain = float(here[0] or 0)
@@ -133,12 +134,12 @@ class NodeSupervisor(Supervisor):
         environments: Mapping[str, Mapping[str, str]],
         store: ends.Store,
         rank: int,
-        restarts: int,
+        max_restarts: int,
     ) -> None:
         super().__init__(command, list(environments), list(environments.values()), store)
         self._environments = environments
         self._rank = rank
-        self._restarts = restarts
+        self._restarts = max_restarts
         self._ends: list[tuple[str, int]] = []
         self._obeyed = 0  # number of orders
         self._gone: list[Device] = []  # whose end was reported or ordered
@@ -210,8 +211,8 @@ class NodeSupervisor(Supervisor):
         orders = self._read("orders")
         for what, name, *more in orders[self._obeyed :]:
             if what == "start":
-                epoch, *offers = more
-                self._start_one(name, {**self._environments[name], **joins(epoch, *offers)})
+                generation, *offers = more
+                self._start_one(name, {**self._environments[name], **joins(generation, *offers)})
                 continue
             for device in self._devices:
                 if device.name == name:

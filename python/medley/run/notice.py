@@ -7,8 +7,8 @@ import signal
 import threading
 from types import FrameType
 
-from medley.run.elastic import EpochError, Member
-from medley.run.epochs import PREFIX
+from medley.run.elastic import GenerationError, Member
+from medley.run.generations import PREFIX
 
 
 class Notice:
@@ -34,7 +34,7 @@ class Notice:
         if self._has_come and not self._is_told:
             self._is_told = True
             member.store.set(f"{PREFIX}leaves/{member.name}", "yes")
-            raise EpochError("has got notice, and leaves")
+            raise GenerationError("has got notice, and leaves")
 
     def leave(self) -> None:
         """Ends the script: the others have the state of this process."""

@@ -25,7 +25,7 @@ from medley.whole_tensors import CONSTANT
 
 MOVE_SECONDS = 600.0
 Moved = dict[str, int]  # bytes by source
-_NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "homes", "read"), 0)
+_NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "replicas", "read"), 0)
 
 
 class Objectives:
@@ -42,26 +42,26 @@ class Objectives:
 
     # --- plans ---
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, generation: int) -> None:
         """Starts the first generation, whose runs exist."""
         member = self._member
-        self._plans[epoch] = [engine.plan for engine in self.engines]
-        self._programs[epoch] = [engine.program for engine in self.engines]
-        if member.name == self.plans(epoch)[0].devices[0]:
-            self._tell(self.plans(epoch))
+        self._plans[generation] = [engine.plan for engine in self.engines]
+        self._programs[generation] = [engine.program for engine in self.engines]
+        if member.name == self.plans(generation)[0].devices[0]:
+            self._tell(self.plans(generation))
         self.take_order(member.members)
 
-    def plans(self, epoch: int) -> list[Plan]:
+    def plans(self, generation: int) -> list[Plan]:
         """Returns the known plans of a generation."""
-        return self._plans[epoch]
+        return self._plans[generation]
 
-    def programs(self, epoch: int) -> list[_core.Program]:
+    def programs(self, generation: int) -> list[_core.Program]:
         """Returns the programs of any generation."""
-        if epoch not in self._programs:
-            text = self._member.store.get(self._member.key("plans", epoch))
+        if generation not in self._programs:
+            text = self._member.store.get(self._member.key("plans", generation))
             assert text is not None
-            self._add(epoch, self._parse(text))
-        return self._programs[epoch]
+            self._add(generation, self._parse(text))
+        return self._programs[generation]
 
     def plan(self, agreement: Agreement, state: int) -> list[Plan]:
         """Returns the plans of the new generation. The eldest process plans for all. `state`:
@@ -84,12 +84,12 @@ class Objectives:
                 member.store.set(member.key("ahead"), "yes")
             self._tell(found)
         plans = self._parse(member.wait("plans"))
-        self._add(agreement.epoch, plans)
+        self._add(agreement.generation, plans)
         return plans
 
-    def factors(self, epoch: int) -> Factors:
+    def factors(self, generation: int) -> Factors:
         """Returns the slow-down factors of devices in the plans of a generation."""
-        text = self._member.store.get(self._member.key("factors", epoch))
+        text = self._member.store.get(self._member.key("factors", generation))
         return {} if text is None else dict(json.loads(text))
 
     def forget(self, needed: set[int]) -> None:
@@ -135,22 +135,23 @@ class Objectives:
             for engine, text in zip(self.engines, texts, strict=True)
         ]
 
-    def _add(self, epoch: int, plans: list[Plan]) -> None:
-        self._plans[epoch] = plans
-        self._programs[epoch] = [
+    def _add(self, generation: int, plans: list[Plan]) -> None:
+        self._plans[generation] = plans
+        self._programs[generation] = [
             engine.program_of(plan) for engine, plan in zip(self.engines, plans, strict=True)
         ]
 
-    def homes(self, epoch: int) -> _core.SecondHomes:
+    def replicas(self, generation: int) -> _core.StateReplicas:
         """Returns the places of state replicas under the plan of a generation, for the only
         objective."""
-        homes = _core.SecondHomes(self.programs(epoch)[0], self.first.machines)
-        if homes.without and self._member.name == self.plans(epoch)[0].devices[0]:
+        replicas = _core.StateReplicas(self.programs(generation)[0], self.first.machines)
+        if replicas.without and self._member.name == self.plans(generation)[0].devices[0]:
             say(
-                f"second homes: nobody has room for {homes.without} bytes that one failure would "
+                f"state replicas: no device has memory for {replicas.without} bytes that one "
+                f"failure would "
                 "take; a checkpoint may bring them back"
             )
-        return homes
+        return replicas
 
     # --- the runs of a new generation ---
 
@@ -158,10 +159,10 @@ class Objectives:
         """Returns the number of a device in the cluster."""
         return number_of(self.first.machines, name)
 
-    def peers(self, members: Sequence[str]) -> _runtime.MovePeers:
+    def peers(self, members: Sequence[str]) -> _runtime.ReshardPeers:
         """Returns the connections by which these processes, in rank order, exchange state."""
         machines, group = self.first.machines, exchange.group_name()
-        return move_peers(machines, members, self._member.name, group, MOVE_SECONDS)
+        return reshard_peers(machines, members, self._member.name, group, MOVE_SECONDS)
 
     def job_of(self, devices: Sequence[str]) -> job.Job | None:
         """Returns this process as one of these, or None."""
@@ -170,12 +171,12 @@ class Objectives:
         rank = list(devices).index(self._member.name)
         return dataclasses.replace(self._job, rank=rank, size=len(devices))
 
-    def make_runs(self, epoch: int, members: Sequence[str]) -> list[Any]:
+    def make_runs(self, generation: int, members: Sequence[str]) -> list[Any]:
         """Returns the runs of this process without state, or None if the plans do not use its
         device."""
         runs: list[Any] = []
         for engine, plan, program in zip(
-            self.engines, self._plans[epoch], self._programs[epoch], strict=True
+            self.engines, self._plans[generation], self._programs[generation], strict=True
         ):
             this = self.job_of(plan.devices)
             with exchange.reordered(order_of(plan, members)):
@@ -193,7 +194,7 @@ class Objectives:
         peers = self.peers(members)
         moved = dict(_NOTHING_MOVED)
         for moves, state, run in zip(source.moves, source.states, runs, strict=True):
-            for name, count in _runtime.move_state(moves, state, run, peers).items():
+            for name, count in _runtime.reshard_state(moves, state, run, peers).items():
                 moved[name] += count
         return moved
 
@@ -230,7 +231,7 @@ class Objectives:
                     run.load(kind, name, engine.graph.constants[name].detach().cpu())
 
     def hand_over(
-        self, epoch: int, runs: Sequence[Any], seeds: Sequence[int], members: Sequence[str]
+        self, generation: int, runs: Sequence[Any], seeds: Sequence[int], members: Sequence[str]
     ) -> None:
         """Gives the engines these runs, and the plans and programs of this generation."""
         for run, seed in zip(runs, seeds, strict=True):
@@ -239,7 +240,7 @@ class Objectives:
         if self.whole.saver is not None:
             self.whole.saver.close()
         for engine, plan, program, run in zip(
-            self.engines, self._plans[epoch], self._programs[epoch], runs, strict=True
+            self.engines, self._plans[generation], self._programs[generation], runs, strict=True
         ):
             engine.enter(plan, program, run, self.job_of(plan.devices))
         self.take_order(members)
@@ -251,13 +252,13 @@ class Objectives:
             engine.order = order_of(engine.plan, members)
 
 
-def move_peers(
+def reshard_peers(
     machines: Cluster, devices: Sequence[str], own: str, group: str, seconds: float
-) -> _runtime.MovePeers:
+) -> _runtime.ReshardPeers:
     """Returns the connections by which these processes, in rank order, exchange state through the
     group `group` within `seconds`. `own`: device of this process."""
     numbers = [number_of(machines, name) for name in devices]
-    return _runtime.MovePeers(group, numbers, number_of(machines, own), round(1000 * seconds))
+    return _runtime.ReshardPeers(group, numbers, number_of(machines, own), round(1000 * seconds))
 
 
 def number_of(machines: Cluster, device: str) -> int:

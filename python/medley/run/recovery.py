@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from medley import _core
 from medley._core import Agreement
-from medley.run import epochs, exchange, job
+from medley.run import exchange, generations, job
 from medley.run.elastic import RunEndError
 from medley.run.sources import Source, Sources
 from medley.run.steps import Steps
@@ -37,9 +37,9 @@ class Recovery:
     def begin(self) -> None:
         """Starts the first generation, whose runs exist."""
         member, progress = self._member, self._progress
-        self._all.begin(member.epoch)
-        progress.epoch, progress.members = member.epoch, member.members
-        self._steps.begin_epoch({})
+        self._all.begin(member.generation)
+        progress.generation, progress.members = member.generation, member.members
+        self._steps.begin_generation({})
 
     def begin_life(self, counts: list[int], path: str) -> None:
         """Begins a life after a load, with these steps of each objective. Other processes may have
@@ -50,7 +50,7 @@ class Recovery:
         has_saved = path != "" and steps > 0  # otherwise only parameters were loaded
         self._steps.forget(steps, has_saved)
         if self._member.name == self._progress.members[0]:
-            epochs.begin_checkpoints(self._member.store, path if has_saved else "", steps)
+            generations.begin_checkpoints(self._member.store, path if has_saved else "", steps)
 
     def recover(self, error: Exception | None) -> bool:
         """Waits for the next generation. Returns whether it continues without this process."""
@@ -86,19 +86,19 @@ class Recovery:
         left = _core.StepLeft(
             self._member.name, progress.begun, *self._left(), progress.back, self._lives.newest
         )
-        kept = [(each.epoch, each.done) for each in self._steps.versions]
-        self._member.report(left, progress.epoch, kept)
+        kept = [(each.generation, each.done) for each in self._steps.versions]
+        self._member.report(left, progress.generation, kept)
 
     def _enter(self, agreement: Agreement) -> None:
         """Begins a generation with the state of all its members."""
         marks = [time.monotonic()]  # start of each of the _PARTS
-        member, progress, epoch = self._member, self._progress, agreement.epoch
+        member, progress, generation = self._member, self._progress, agreement.generation
         if self._all.first.run is not None:
             self._seeds = [int(engine.run.seed) for engine in self._all.engines]
         if agreement.states[member.name] >= 0:
             self._catch_up(agreement)
         marks.append(time.monotonic())
-        plans = self._all.plan(agreement, progress.epoch)
+        plans = self._all.plan(agreement, progress.generation)
         marks.append(time.monotonic())
         used = plans[0].devices
         for engine in self._all.engines:
@@ -110,7 +110,7 @@ class Recovery:
             owners = self._agree_on_owners(agreement, members)
             source = self._source(agreement, owners)
             marks.append(time.monotonic())
-            runs = self._all.make_runs(epoch, members)
+            runs = self._all.make_runs(generation, members)
             marks.append(time.monotonic())
             step, seeds = source.done - 1, self._seeds
             if source.saved:
@@ -128,15 +128,15 @@ class Recovery:
         progress.members = [name for name in members if name not in agreement.leaving]
         progress.spares = len(progress.members) - len(used)
         self._seeds = seeds
-        self._all.hand_over(epoch, runs, seeds, members)
+        self._all.hand_over(generation, runs, seeds, members)
         if self._whole.shared is not None:
             self._whole.shared.enter(self._all.peers(used), owners)
         if step < agreement.step:
-            self._steps.go_back(step, epoch)
-        progress.epoch, progress.begun = epoch, step
-        self._all.forget({epoch, *(each.epoch for each in self._steps.versions)})
-        self._steps.acts.begin_epoch()
-        self._steps.begin_epoch(self._all.factors(epoch))
+            self._steps.go_back(step, generation)
+        progress.generation, progress.begun = generation, step
+        self._all.forget({generation, *(each.generation for each in self._steps.versions)})
+        self._steps.acts.begin_generation()
+        self._steps.begin_generation(self._all.factors(generation))
         told = {"at": time.time(), "step": step, "source": source.what, "bytes": moved}
         seconds = [after - before for before, after in itertools.pairwise(marks)]
         text = json.dumps({**told, "seconds": dict(zip(_PARTS, seconds, strict=True))})
@@ -147,18 +147,18 @@ class Recovery:
         all others have had these values too."""
         if (shared := self._whole.shared) is None:
             return {}
-        told = exchange.values(shared.told())
+        told = exchange.values(shared.export_owners())
         known = [
             each for name, each in zip(members, told, strict=True) if agreement.states[name] >= 0
         ]
-        return shared.heard(max(known, key=lambda each: (each[0], len(each[1]))))
+        return shared.load_owners(max(known, key=lambda each: (each[0], len(each[1]))))
 
     def _source(self, agreement: Agreement, owners: Owners) -> Source:
         found = Sources(self._all, self._member, self._steps.second)
         engines = self._all.engines
         others = [[v for v, owner in owners.items() if owner != each.name] for each in engines]
         runs = [engine.run for engine in engines]
-        return found.newest(agreement, self._all.programs(agreement.epoch), runs, others)
+        return found.newest(agreement, self._all.programs(agreement.generation), runs, others)
 
     def _catch_up(self, agreement: Agreement) -> None:
         progress = self._progress
@@ -187,5 +187,5 @@ class Recovery:
             return seeds
         self._progress.done = step + 1
         if step >= 0:  # a process without a device may not know the last step
-            self._progress.metrics = self._steps.told(step, self._lives.last)
+            self._progress.metrics = self._steps.metrics_of(step, self._lives.last)
         return [int(seed) for seed in told] if is_new else seeds

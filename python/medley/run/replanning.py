@@ -77,7 +77,11 @@ def question(before: Plan) -> Question:
     over = before.loss_over == "microbatches"
     parts = sum(len(each["microbatches"]) for each in before.to_dict()["pipelines"]) if over else 0
     return Question(
-        before.strategy or "auto", before.global_batch, parts, before.survive, over and parts > 1
+        before.strategy or "auto",
+        before.global_batch,
+        parts,
+        before.tolerate_node_loss,
+        over and parts > 1,
     )
 
 

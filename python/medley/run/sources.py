@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from medley import _core, _runtime
 from medley._core import Agreement
-from medley.run import epochs
+from medley.run import generations
 from medley.run.elastic import Member
-from medley.run.second_homes import Copies
+from medley.run.replicas import Copies
 
 if TYPE_CHECKING:
     from medley.run.objectives import Objectives
 
 # A plan's program, the devices with its state, and the copies that these keep for others.
-_Holders = tuple[_core.Program | None, list[int], _core.SecondHomes | None]
+_Holders = tuple[_core.Program | None, list[int], _core.StateReplicas | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """The source of a whole state."""
 
-    what: str  # memory, second homes or checkpoint
+    what: str  # memory, state replicas or checkpoint
     done: int  # steps
-    moves: list[_core.Moves]
+    moves: list[_core.ReshardPlan]
     states: list[_runtime.KeptState]  # the part of this process
     saved: list[tuple[str, int, bool]]  # checkpoints, newest first; then the only source
 
@@ -58,18 +58,22 @@ class Sources:
         ]
         current = [self._current(agreement, place) for place in range(len(after))]
         copies = self._copies(agreement)
-        for older, epoch, devices in copies[:1]:
+        for older, generation, devices in copies[:1]:
             if older == done:
-                current[0].append((None, devices, self._homes(epoch)))
-                here[0] = here[0].with_homes_of(self._version(epoch, done))
-        moves = [_core.Moves(*each) for each in zip(current, after, others, strict=True)]
+                current[0].append((None, devices, self._replicas(generation)))
+                here[0] = here[0].with_replicas_of(self._version(generation, done))
+        moves = [_core.ReshardPlan(*each) for each in zip(current, after, others, strict=True)]
         if not (lost := [box for each in moves for box in each.lost]):
             return Source("memory", done, moves, here, [])
-        for older, epoch, devices in copies:
-            there = (self._programs(epoch)[0], devices, self._homes(epoch))  # only with one trainer
-            moves = [_core.Moves([there], after[0])]
+        for older, generation, devices in copies:
+            there = (
+                self._programs(generation)[0],
+                devices,
+                self._replicas(generation),
+            )  # only with one trainer
+            moves = [_core.ReshardPlan([there], after[0])]
             if not moves[0].lost:
-                return Source("second homes", older, moves, [self._version(epoch, older)], [])
+                return Source("replicas", older, moves, [self._version(generation, older)], [])
         if saved := self._saved(agreement):
             return Source("checkpoint", min(saved[0][1], done), [], here, saved)
         raise ValueError(_lost(lost))
@@ -81,7 +85,8 @@ class Sources:
             if state >= 0:
                 devices.setdefault(state, []).append(self._number(name))
         return [
-            (self._programs(epoch)[place], each, None) for epoch, each in sorted(devices.items())
+            (self._programs(generation)[place], each, None)
+            for generation, each in sorted(devices.items())
         ]
 
     def _copies(self, agreement: Agreement) -> list[tuple[int, int, list[int]]]:
@@ -89,18 +94,18 @@ class Sources:
         devices."""
         devices: dict[tuple[int, int], list[int]] = {}
         for name in agreement.members:
-            for epoch, done in agreement.kept.get(name, []):
+            for generation, done in agreement.kept.get(name, []):
                 if done <= agreement.step + 1:
-                    devices.setdefault((done, epoch), []).append(self._number(name))
+                    devices.setdefault((done, generation), []).append(self._number(name))
         found = sorted(devices.items(), reverse=True)
-        return [(done, epoch, each) for (done, epoch), each in found]
+        return [(done, generation, each) for (done, generation), each in found]
 
-    def _homes(self, epoch: int) -> _core.SecondHomes:
+    def _replicas(self, generation: int) -> _core.StateReplicas:
         assert self._second is not None  # otherwise no copies exist
-        return self._second.of(epoch)
+        return self._second.of(generation)
 
-    def _version(self, epoch: int, done: int) -> _runtime.KeptState:
-        found = None if self._second is None else self._second.version(epoch, done)
+    def _version(self, generation: int, done: int) -> _runtime.KeptState:
+        found = None if self._second is None else self._second.version(generation, done)
         return _runtime.KeptState() if found is None else found.state
 
     def _saved(self, agreement: Agreement) -> list[tuple[str, int, bool]]:
@@ -110,7 +115,7 @@ class Sources:
         if agreement.eldest == member.name:
             found = [
                 (path, step, True)
-                for path, step in epochs.checkpoints_for(member.store, agreement.step + 1)
+                for path, step in generations.checkpoints_for(member.store, agreement.step + 1)
                 if Path(path, "COMMIT").exists()
             ]
             found.sort(key=lambda each: -each[1])

@@ -20,7 +20,7 @@ from medley.run.journal import Journal, Kind
 from medley.run.lives import Life, Progress
 from medley.run.notice import Notice
 from medley.run.objectives import Objectives
-from medley.run.second_homes import Copies, Version
+from medley.run.replicas import Copies, Version
 from medley.run.tempo import Factors, Tempo
 
 
@@ -33,8 +33,8 @@ class Steps:
         self.journal, self.progress = Journal(number), Progress()
         self.acts = Acts(member, self.journal, self.progress)
         self.notice = Notice()
-        every = job.second_homes_every() if number == 1 else None
-        self.second = None if every is None else Copies(every, objectives.homes)
+        every = job.replicate_every() if number == 1 else None
+        self.second = None if every is None else Copies(every, objectives.replicas)
         self._whole, self._engines = objectives.whole, objectives.engines
         self._lives = self.journal.lives
         self.safe_step = sys.maxsize  # steps in the checkpoint to which the run can return
@@ -58,7 +58,7 @@ class Steps:
         script."""
         self._whole.set_steps((life or self._lives.here).counts(steps))
 
-    def told(self, step: int, life: Life | None = None) -> Metrics:
+    def metrics_of(self, step: int, life: Life | None = None) -> Metrics:
         """Returns the metrics of a step that ran without this process."""
         life = life or self._lives.here
         engine = self._engines[life.objective(step)]
@@ -96,17 +96,17 @@ class Steps:
             if each is not None:
                 each.forget()
 
-    def go_back(self, step: int, epoch: int) -> None:
+    def go_back(self, step: int, generation: int) -> None:
         """Returns to the state after an older step."""
-        self.progress.done, self.progress.back = step + 1, epoch
+        self.progress.done, self.progress.back = step + 1, generation
         del self._lives.last.seen[step + 1 :]
 
-    def begin_epoch(self, factors: Factors) -> None:
+    def begin_generation(self, factors: Factors) -> None:
         """Starts a generation whose runs exist, and the planning for its possible losses. With slow
         devices plans are made when needed."""
         self.end_ahead()
-        member, epoch = self.member, self.progress.epoch
-        plans = self.objectives.plans(epoch)
+        member, generation = self.member, self.progress.generation
+        plans = self.objectives.plans(generation)
         for tempo in self._tempos:
             tempo.begin(plans[0].devices, factors)
         if member.name == plans[0].devices[0] and not factors:
@@ -114,7 +114,7 @@ class Steps:
                 self._engines,
                 plans,
                 self.progress.members,
-                lambda key, text: member.store.set(member.key(key, epoch), text),
+                lambda key, text: member.store.set(member.key(key, generation), text),
             )
 
     def end_ahead(self) -> None:
@@ -183,7 +183,7 @@ class Steps:
         assert group is not None
 
         def end_waits() -> None:
-            engine.run.abort("the epoch is over")
+            engine.run.abort("the generation is over")
             group.abort()
 
         with self.member.watched(end_waits), engine.together(f"step() of {engine.name!r}"):
@@ -223,10 +223,10 @@ class Steps:
         engine, second, progress = self.objectives.first, self.second, self.progress
         if second is None or engine.job is None:
             return
-        if not second.is_due(progress.epoch, progress.done):
+        if not second.is_due(progress.generation, progress.done):
             return
         peers = self.objectives.peers(engine.plan.devices)
-        with engine.together("second homes"):
+        with engine.together("replicas"):
             costs = second.make(progress.done, engine.run, peers)
         if engine.job.rank == 0:
             self.member.store.set(self.member.key("copies"), json.dumps(costs))

@@ -78,7 +78,7 @@ class Stopwatch:
 
 def report(
     this: job.Job,
-    epoch: int,
+    generation: int,
     kinds: Mapping[str, str],
     watch: Stopwatch,
     expect: Callable[[], Mapping[str, float]],
@@ -93,7 +93,7 @@ def report(
         store = _runtime.c10d_store(
             **job.store_address(), serve=False, timeout_ms=round(1000 * _PATIENCE_SECONDS)
         )
-        store.set(f"took/{epoch}/{this.rank}", json.dumps(watch.mean))
+        store.set(f"took/{generation}/{this.rank}", json.dumps(watch.mean))
         if this.rank != 0:
             return
         expected = expect()
@@ -101,6 +101,6 @@ def report(
         end = time.monotonic() + _PATIENCE_SECONDS
         for rank, name in enumerate(kinds):
             left = max(1, round(1000 * (end - time.monotonic())))
-            took[name] = json.loads(store.wait(f"took/{epoch}/{rank}", left))
+            took[name] = json.loads(store.wait(f"took/{generation}/{rank}", left))
         for sentence in sentences(slow_devices(expected, took, kinds)):
             print(sentence, file=sys.stderr, flush=True)

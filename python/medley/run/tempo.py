@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from medley.run.elastic import Member
-from medley.run.epochs import PREFIX
+from medley.run.generations import PREFIX
 
 WINDOW_STEPS = 20  # steps of which each device reports the median
 WINDOWS = 3  # consecutive ones that must agree

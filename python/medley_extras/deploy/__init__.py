@@ -52,7 +52,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--image", help="container image with Medley; kubernetes needs one")
     add("--cpus", type=int, help="CPUs for each device")
     add("--memory", help="for each node, as the platform writes it: 64G, 64Gi")
-    add("--time", metavar="HH:MM:SS", help="limit; default: 4 hours with slurm, else none")
+    add("--time-limit", metavar="HH:MM:SS", help="limit; default: 4 hours with slurm, else none")
     add(
         "--notice",
         type=int,
@@ -62,7 +62,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     add("--port", type=int, default=29500, help="at which processes meet; default: 29500")
     add("--elastic", action="store_true", help="the run resumes without nodes that it loses")
-    add("--restarts", type=int, default=3, help="of lost processes; default: 3")
+    add("--max-restarts", type=int, default=3, help="of lost processes; default: 3")
     add(
         "command",
         nargs=argparse.REMAINDER,
@@ -172,5 +172,7 @@ def _seconds(text: str | None) -> int | None:
     if text is None:
         return None
     if not (found := re.fullmatch(r"(\d+):([0-5]\d):([0-5]\d)", text)):
-        raise ValueError(f"--time: not a time (got {text!r}, expected HH:MM:SS). Write 04:00:00.")
+        raise ValueError(
+            f"--time-limit: not a time (got {text!r}, expected HH:MM:SS). Write 04:00:00."
+        )
     return 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3])

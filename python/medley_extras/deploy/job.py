@@ -87,9 +87,9 @@ class Job:
         """
         elastic = ""
         if self.elastic:
-            elastic = f' --elastic --restarts {self.restarts} --log "$MEDLEY_CHECKPOINTS"'
+            elastic = f' --elastic --max-restarts {self.restarts} --log "$MEDLEY_CHECKPOINTS"'
         return (
-            'python -m medley_extras.deploy.start --plan "$PLAN" --meet "$MEET" '
+            'python -m medley_extras.deploy.start --plan "$PLAN" --rdzv-endpoint "$MEET" '
             f"{place}{elastic} --"
         )
 

@@ -74,13 +74,13 @@ def main() -> int:
     """Starts what the arguments say; returns the exit code."""
     parser = argparse.ArgumentParser(prog="medley_extras.deploy.start", description=__doc__)
     parser.add_argument("--plan", required=True)
-    parser.add_argument("--meet", metavar="HOST:PORT", required=True)
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", required=True)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--task", type=int, help="which process, counted over groups")
     place.add_argument("--node", type=int, help="which node, counted over groups")
     parser.add_argument("--first", type=int, default=0, help="added to --node")
     parser.add_argument("--elastic", action="store_true")
-    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--log", metavar="FOLDER", help="with --elastic: of elastic.jsonl")
     parser.add_argument("words", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -90,11 +90,15 @@ def main() -> int:
     python = [sys.executable, "-u"]
     if options.elastic:
         node = _at(nodes, options.first + options.node, "--node")
-        launch = ["-m", "medley", "launch", "--elastic", "--restarts", str(options.restarts)]
+        launch = ["-m", "medley", "launch", "--elastic", "--max-restarts", str(options.restarts)]
         if options.log:
             make_folder(options.log)
             launch += ["--elastic-log", str(Path(options.log, "elastic.jsonl"))]
-        where = [] if len(nodes) == 1 else ["--meet", options.meet, "--node-rank", str(node.rank)]
+        where = (
+            []
+            if len(nodes) == 1
+            else ["--rdzv-endpoint", options.meet, "--node-rank", str(node.rank)]
+        )
         script = words[2:] if words[:2] == ["-m", "medley"] else words
         os.execv(sys.executable, [*python, *launch, *where, options.plan, *script])
     if options.task is not None:

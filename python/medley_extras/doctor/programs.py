@@ -187,13 +187,13 @@ def _replay(device: torch.device) -> Finding:
             own = step()
         recorded.replay()
         torch.cuda.synchronize()
-        alike = all(torch.equal(a, b) for a, b in zip(eager, own, strict=True) if a is not None)
+        identical = all(torch.equal(a, b) for a, b in zip(eager, own, strict=True) if a is not None)
         times = {
             "eager_s": median_seconds(step, device),
             "replay_s": median_seconds(recorded.replay, device),
         }
     text = f"{times['eager_s'] * 1e3:.2f} ms eager, {times['replay_s'] * 1e3:.2f} ms replayed"
-    if alike:
+    if identical:
         return Finding(f"recorded on {device}", f"{text}, the same bits", figures=times)
     fix = "Medley does not record; a kernel that adds in any order (atomics) is the usual cause"
     return Finding(f"recorded on {device}", f"{text}, other bits", WARNING, fix, times)

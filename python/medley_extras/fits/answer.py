@@ -151,7 +151,7 @@ class Place:
         memory: dict[str, tuple[int, int]] = {}
         devices = [device for stage in said["stages"] for device in stage["devices"]]
         for device in devices:
-            kind = device["kind"]
+            kind = device["device_type"]
             most = max(device["memory_bytes"], memory.get(kind, (0, 0))[0])
             memory[kind] = (most, device["available_bytes"])
         return Answer(

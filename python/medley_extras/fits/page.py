@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from medley_extras.fits.answer import Answer, Found
 
-_HEADER = ("length", "cards", "a step", "tokens/s", "at once", "needs of memory")
+_HEADER = ("length", "cards", "a step", "tokens/s", "micro-batch", "needs of memory")
 
 
 def text_of(found: Found) -> str:
@@ -46,13 +46,13 @@ def _row(answer: Answer, rows: int) -> tuple[str, ...]:
         f"{kind} {used / 2**30:.1f} of {there / 2**30:.1f} GiB"
         for kind, (used, there) in answer.memory.items()
     )
-    at_once = -(-rows // answer.microbatches)
+    microbatch_rows = -(-rows // answer.microbatches)
     return (
         str(answer.length or "-"),
         answer.cards,
         f"{answer.step_seconds:.3g} s",
         f"{tokens:,.0f}" if tokens else "-",
-        f"{at_once} row{'s' if at_once > 1 else ''}",
+        f"{microbatch_rows} row{'s' if microbatch_rows > 1 else ''}",
         memory,
     )
 

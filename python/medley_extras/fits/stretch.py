@@ -137,16 +137,16 @@ class _Section:
     ) -> None:
         period = len(three) - len(two)
         split = 0
-        while split < len(two) and sizes.are_alike(two[split], three[split], slopes):
+        while split < len(two) and sizes.are_identical(two[split], three[split], slopes):
             split += 1
         # The equal lines may include copies already: the last of these is one.
         split -= period
         if not 0 <= period <= len(two) or split < 0:
             raise UnevenError(f"{len(two)}, {len(three)} lines")
         copy, behind = two[split : split + period], two[split + period :]
-        alike = [*two[: split + period], *copy, *behind]
-        _same(alike, three)
-        three = [sizes.noted(*lines) for lines in zip(alike, three, strict=True)]
+        identical = [*two[: split + period], *copy, *behind]
+        _same(identical, three)
+        three = [sizes.noted(*lines) for lines in zip(identical, three, strict=True)]
         copies = (three[split : split + period], three[split + period : split + 2 * period])
         self._before = [_fixed(*lines) for lines in zip(two[:split], three, strict=False)]
         self._copy = [_repeated(*lines) for lines in zip(copy, *copies, strict=True)]
@@ -193,7 +193,7 @@ class _Sizes:
         self._found: dict[int, _OfLength] = {}
         self._constant: set[int] = set()
 
-    def are_alike(self, here: _Line, there: _Line, slopes: set[int]) -> bool:
+    def are_identical(self, here: _Line, there: _Line, slopes: set[int]) -> bool:
         """Returns whether the lines may be equal in deeper graphs, with a size for each length."""
         numbers = zip(here.numbers, there.numbers, here.sizes, strict=False)
         return here.template == there.template and all(

@@ -129,7 +129,7 @@ def families(values: Values, devices: Mapping[str, Mapping[str, Any]]) -> list[A
         labelled(
             GaugeMetricFamily,
             "drift_ratio",
-            "Measured time over the profile's, by kind of device and class of ops.",
+            "Measured time over the profile's, by device type and class of ops.",
             ["kind", "ops"],
             list(values.drift),
         ),

@@ -23,9 +23,10 @@ from medley_extras.models.sizes import make_config
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
-    """Sizes. With `room` an expert takes `room * 2 * positions / experts` tokens of a row and drops
-    the others, by matmuls with one-hot tensors (GShard, https://arxiv.org/abs/2006.16668). Without
-    it an expert takes all, by one op (MegaBlocks, https://arxiv.org/abs/2211.15841)."""
+    """Sizes. With `capacity` an expert takes `capacity * 2 * positions / experts` tokens of a row
+    and drops the others, by matmuls with one-hot tensors (GShard,
+    https://arxiv.org/abs/2006.16668). Without it an expert takes all, by one op (MegaBlocks,
+    https://arxiv.org/abs/2211.15841)."""
 
     vocabulary: int = 256
     positions: int = 16
@@ -34,7 +35,7 @@ class MoEConfig:
     layers: int = 2
     heads: int = 4
     experts: int = 4
-    room: float | None = None
+    capacity: float | None = None
     balance: float = 0.01
     batch: int = 4
 
@@ -45,9 +46,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {**_BASE, "heads": 12, "experts": 16},
 }
 BERT_SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"room": 1.0},
+    "tiny": {"capacity": 1.0},
     # As in the evaluation of HAP: twice as many experts as devices, here for eight.
-    "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "experts": 16, "room": 1.25},
+    "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "experts": 16, "capacity": 1.25},
 }
 
 
@@ -57,9 +58,11 @@ class Experts(nn.Module):
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
         self.num = config.experts
-        room = config.room
-        self.room = (
-            None if room is None else math.ceil(room * 2 * config.positions / config.experts)
+        capacity = config.capacity
+        self.capacity = (
+            None
+            if capacity is None
+            else math.ceil(capacity * 2 * config.positions / config.experts)
         )
         self.gate = nn.Linear(config.width, config.experts, bias=False)
         scale = config.width**-0.5
@@ -69,7 +72,9 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [b, s, width] -> [b, s, width] and the load of each row [b], 1 if it is even."""
         gates = F.softmax(self.gate(x), -1)  # [b, s, experts]
-        return self._all(x, gates) if self.room is None else self._up_to(self.room, x, gates)
+        return (
+            self._all(x, gates) if self.capacity is None else self._up_to(self.capacity, x, gates)
+        )
 
     def _all(self, x: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         weights, indices = gates.topk(2, -1)  # [b, s, 2]
@@ -89,7 +94,7 @@ class Experts(nn.Module):
     def _one_hot(self, index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
         return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).to(dtype)
 
-    def _up_to(self, room: int, x: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    def _up_to(self, capacity: int, x: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         first = gates.argmax(-1)
         one = self._one_hot(first, self.num, gates.dtype)
         second = gates.masked_fill(one.bool(), -1.0).argmax(-1)
@@ -104,10 +109,10 @@ class Experts(nn.Module):
         combine = torch.zeros_like(total)[..., None, None]
         for chosen, place, gate in ((one, place1, gate1), (two, place2, gate2)):
             queue = (place * chosen).sum(-1)  # [b, s]
-            slot = self._one_hot(queue.long(), room, gates.dtype)  # [b, s, room]
+            slot = self._one_hot(queue.long(), capacity, gates.dtype)  # [b, s, capacity]
             weight = (gate / total)[..., None] * chosen  # [b, s, experts]
             combine = combine + weight[..., None] * slot[..., None, :]
-        dispatch = (combine > 0).to(x.dtype)  # [b, s, experts, room]
+        dispatch = (combine > 0).to(x.dtype)  # [b, s, experts, capacity]
         inputs = torch.einsum("bsec,bsm->ebcm", dispatch, x)
         hidden = F.relu(torch.einsum("ebcm,efm->ebcf", inputs, self.up))
         outputs = torch.einsum("ebcf,emf->ebcm", hidden, self.down)

@@ -28,7 +28,7 @@ from medley.run import exchange, job
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENOUGH = 0.2  # seconds of measurement per value
 _TIMEOUT = datetime.timedelta(seconds=60)
-_ALIKE = 0.2  # relative difference of values of one device type
+_EQUAL = 0.2  # relative difference of values of one device type
 
 
 @dataclasses.dataclass
@@ -46,7 +46,7 @@ class Device:
         """Returns whether one device type describes both."""
 
         def near(a: float, b: float) -> bool:
-            return abs(a - b) <= _ALIKE * max(a, b)
+            return abs(a - b) <= _EQUAL * max(a, b)
 
         return (
             self.model == other.model
@@ -301,7 +301,7 @@ def _networks(pools: Sequence[Pool], links: Sequence[Link]) -> list[str]:
     if not between:
         return lines
     rates = [link.bandwidth for link in between]
-    if max(rates) <= (1 + _ALIKE) * min(rates):
+    if max(rates) <= (1 + _EQUAL) * min(rates):
         names = ", ".join(pool.name for pool in pools)
         return [*lines, _network("lan", f"connects: [{names}]", between)]
     for link in between:

@@ -84,7 +84,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--truth-seed", type=int, default=0, help="of emulated devices")
     parser.add_argument("--truth-spread", type=float, default=0.0, help="of emulated devices")
-    parser.add_argument("--kind", help="the kind of device of the cluster that this machine has")
+    parser.add_argument("--kind", help="the device type of the cluster that this machine has")
     parser.add_argument("--device", help="cpu or cuda:0; the default is what this machine has")
     parser.add_argument("--budget", metavar="TIME", help="stop after 60s or 5m; --resume goes on")
     parser.add_argument(

@@ -19,7 +19,7 @@ from medley_extras.report.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
-class Seat:
+class DeviceSlot:
     """A device of the plan, in a stage."""
 
     device: str
@@ -48,17 +48,17 @@ class Content:
     model: str = "a model"
 
     @functools.cached_property
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[DeviceSlot]:
         """The devices by stage, in the order of the plan."""
         simulated = {row["device"]: row for row in self.simulated["devices"]}
         memory = {row["device"]: row for row in self.memory}
         return [
-            Seat(
+            DeviceSlot(
                 row["device"],
                 number,
                 self.stage_names[number],
                 self._places[number][0],
-                simulated[row["device"]]["kind"],
+                simulated[row["device"]]["device_type"],
                 row["rows"],
                 row["microbatches"],
                 simulated[row["device"]],
@@ -149,7 +149,7 @@ def collect(
 
 
 def _check_devices(content: Content, measured: Trace, file: str) -> None:
-    expected = [seat.device for seat in content.seats]
+    expected = [slot.device for slot in content.slots]
     found = sorted({event.device for event in measured.events})
     missing = [device for device in expected if device not in found]
     others = [device for device in found if device not in expected]

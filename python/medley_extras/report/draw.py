@@ -30,7 +30,7 @@ COMMUNICATION = {
     "reduce_scatter": "#eab308",
     "all_to_all": "#0ea5e9",
     "transfer": "#84cc16",
-    "relay": "#ef4444",
+    "gradient_sync": "#ef4444",
 }
 TRAFFIC = "#64748b"  # all kinds together
 PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # colors of memory

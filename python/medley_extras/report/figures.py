@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from medley_extras.report.collect import Content, Seat
+from medley_extras.report.collect import Content, DeviceSlot
 from medley_extras.report.draw import (
     COMMUNICATION,
     DEVICE_HEIGHT,
@@ -48,10 +48,10 @@ def timeline(content: Content, trace: Trace) -> Figure:
     step = max(trace.span, content.predicted.span)
     unit = unit_for(step, TIMES)
     groups: dict[str, list[tuple[float, Event]]] = {}
-    for row, seat in enumerate(content.seats):
-        events = trace.of(seat.device)
+    for row, slot in enumerate(content.slots):
+        events = trace.of(slot.device)
         for event in merged(e for e in events if e.computes):
-            name = seat.name if content.num_stages > 1 else ""
+            name = slot.name if content.num_stages > 1 else ""
             groups.setdefault(_group(event, name), []).append((row, event))
         for event in (e for e in events if not e.computes and e.end > e.start):
             groups.setdefault(event.category, []).append((row + 0.36, event))
@@ -61,7 +61,7 @@ def timeline(content: Content, trace: Trace) -> Figure:
         bars = [(y, event) for y, event in groups[name] if event.end - event.start >= least]
         if bars:
             data.append(_bars(name, bars, unit, _bar_color(content, bars[0][1])))
-    devices = [seat.device for seat in content.seats]
+    devices = [slot.device for slot in content.slots]
     return draw_figure(
         data,
         height=94 + DEVICE_HEIGHT * len(devices),
@@ -91,7 +91,7 @@ def _group(event: Event, stage: str) -> str:
 def _between_pipelines(content: Content) -> list[Figure]:
     """Returns lines between the devices of adjacent pipelines."""
     line = {"color": STROKE, "width": 1}
-    pairs = zip(content.seats, content.seats[1:], strict=False)
+    pairs = zip(content.slots, content.slots[1:], strict=False)
     return [
         {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
         for y, (above, below) in ((row + 0.55, pair) for row, pair in enumerate(pairs))
@@ -110,7 +110,7 @@ def _bar_color(content: Content, event: Event) -> str:
     if not event.computes:
         return COMMUNICATION.get(event.category, TRAFFIC)
     if event.category in ("forward", "backward"):
-        stage = next(seat.stage for seat in content.seats if seat.device == event.device)
+        stage = next(slot.stage for slot in content.slots if slot.device == event.device)
         return color(stage, event.category == "backward")
     return WAITS if event.category == WAITING else ONCE.get(event.category, "#9a9a9a")
 
@@ -137,27 +137,27 @@ def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> 
 def memory_over_time(content: Content) -> Figure:
     """Returns the live bytes, with a line per device, or per peak if there are many devices."""
     time = unit_for(content.predicted.span, TIMES)
-    size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
+    size = unit_for(max(slot.memory["peak_bytes"] for slot in content.slots), SIZES)
     data = []
     lines = _memory_lines(content)
-    for number, seats in enumerate(lines):
-        seat = seats[0]
-        points = list(content.predicted.memory[seat.device])
+    for number, slots in enumerate(lines):
+        slot = slots[0]
+        points = list(content.predicted.memory[slot.device])
         points.append((content.predicted.span, points[-1][1]))
-        more = f" and {len(seats) - 1} with its peak" if len(seats) > 1 else ""
+        more = f" and {len(slots) - 1} with its peak" if len(slots) > 1 else ""
         line = draw_line(
-            seat.device + more,
+            slot.device + more,
             points,
             time,
             size,
-            color(seat.stage if content.num_stages > 1 else number),
-            f"{safe(seat.device)}: %{{y:.4g}} {size.name} from %{{x:.4g}} {time.name}"
+            color(slot.stage if content.num_stages > 1 else number),
+            f"{safe(slot.device)}: %{{y:.4g}} {size.name} from %{{x:.4g}} {time.name}"
             "<extra></extra>",
         )
         # Lines of one color differ in their dashes.
         place = number // len(STAGES)
         if content.num_stages > 1:
-            place = sum(before[0].stage == seat.stage for before in lines[:number])
+            place = sum(before[0].stage == slot.stage for before in lines[:number])
         line["line"]["dash"] = ["solid", "dash", "dot", "dashdot"][place % 4]
         data.append(line)
     return draw_figure(
@@ -168,13 +168,13 @@ def memory_over_time(content: Content) -> Figure:
     )
 
 
-def _memory_lines(content: Content) -> list[list[Seat]]:
+def _memory_lines(content: Content) -> list[list[DeviceSlot]]:
     """Returns the devices of each line."""
-    if len(content.seats) <= MOST_LINES:
-        return [[seat] for seat in content.seats]
-    found: dict[tuple[int, str, int], list[Seat]] = {}
-    for seat in content.seats:
-        found.setdefault((seat.stage, seat.kind, seat.memory["peak_bytes"]), []).append(seat)
+    if len(content.slots) <= MOST_LINES:
+        return [[slot] for slot in content.slots]
+    found: dict[tuple[int, str, int], list[DeviceSlot]] = {}
+    for slot in content.slots:
+        found.setdefault((slot.stage, slot.kind, slot.memory["peak_bytes"]), []).append(slot)
     return list(found.values())
 
 
@@ -183,7 +183,7 @@ def _memory_lines(content: Content) -> list[list[Seat]]:
 
 def memory_at_peak(content: Content) -> Figure:
     """Draws the memory of each device at its peak, by use."""
-    size = unit_for(max(seat.memory["peak_bytes"] for seat in content.seats), SIZES)
+    size = unit_for(max(slot.memory["peak_bytes"] for slot in content.slots), SIZES)
     suffix = "_bytes"
     parts = [
         key.removesuffix(suffix)
@@ -194,28 +194,28 @@ def memory_at_peak(content: Content) -> Figure:
     ]
     data = []
     for number, part in enumerate(parts):
-        values = [seat.memory[part + suffix] for seat in content.seats]
+        values = [slot.memory[part + suffix] for slot in content.slots]
         if any(values):
             fill = PARTS[number % len(PARTS)]
             data.append(_stacked(content, part, values, size, fill, SIZES))
-    return draw_rows(data, len(content.seats), f"memory at the peak [{size.name}]", **STACK)
+    return draw_rows(data, len(content.slots), f"memory at the peak [{size.name}]", **STACK)
 
 
 def shares(content: Content) -> Figure:
     """Returns the rows that each device computes, by micro-batch."""
     data = []
-    for number in range(max(len(seat.microbatches) for seat in content.seats)):
+    for number in range(max(len(slot.microbatches) for slot in content.slots)):
         bar = _stacked(
             content,
             f"micro-batch {number}",
-            [sum(seat.microbatches[number : number + 1]) for seat in content.seats],
+            [sum(slot.microbatches[number : number + 1]) for slot in content.slots],
             Unit("rows", 1),
             "",
             [Unit("rows", 1)],
         )
-        bar["marker"]["color"] = [color(seat.stage, number % 2 == 0) for seat in content.seats]
+        bar["marker"]["color"] = [color(slot.stage, number % 2 == 0) for slot in content.slots]
         data.append(bar)
-    return draw_rows(data, len(content.seats), "rows of a step", showlegend=False, **STACK)
+    return draw_rows(data, len(content.slots), "rows of a step", showlegend=False, **STACK)
 
 
 def times(content: Content) -> Figure:
@@ -224,11 +224,11 @@ def times(content: Content) -> Figure:
     if content.measured is not None:
         sides.append(("measured", content.measured))
     unit = unit_for(max(trace.span for _, trace in sides), TIMES)
-    seats = content.seats
-    devices = [seat.device for seat in seats for _ in sides]
-    labels: Any = [seat.device for seat in seats]
+    slots = content.slots
+    devices = [slot.device for slot in slots for _ in sides]
+    labels: Any = [slot.device for slot in slots]
     if len(sides) > 1:
-        labels = [devices, [name for _ in seats for name, _ in sides]]
+        labels = [devices, [name for _ in slots for name, _ in sides]]
     parts: list[tuple[str, str, Callable[[Event], bool]]] = [
         ("forward", STAGES[0][0], lambda event: event.category == "forward"),
         ("backward", STAGES[0][1], lambda event: event.category == "backward"),
@@ -238,16 +238,16 @@ def times(content: Content) -> Figure:
             lambda event: event.category not in ("forward", "backward"),
         ),
     ]
-    busy = [[e for e in trace.of(s.device) if e.works] for s in seats for _, trace in sides]
+    busy = [[e for e in trace.of(s.device) if e.works] for s in slots for _, trace in sides]
     sums = {
         name: [sum(e.end - e.start for e in events if wanted(e)) for events in busy]
         for name, _, wanted in parts
     }
-    spans = [trace.span for _ in seats for _, trace in sides]
+    spans = [trace.span for _ in slots for _, trace in sides]
     if content.num_pipelines > 1:
         sums["waits for other pipelines"] = [
-            seat.simulated["waits_for_pipelines_nanoseconds"] if name == "predicted" else 0
-            for seat in seats
+            slot.simulated["waits_for_pipelines_nanoseconds"] if name == "predicted" else 0
+            for slot in slots
             for name, _ in sides
         ]
         parts.append(("waits for other pipelines", OTHERS, lambda event: False))
@@ -277,7 +277,7 @@ def times(content: Content) -> Figure:
 def _stacked(
     content: Content, name: str, values: list[int], unit: Unit, fill: str, units: list[Unit]
 ) -> Figure:
-    devices = [seat.device for seat in content.seats]
+    devices = [slot.device for slot in content.slots]
     return draw_bars(
         [value / unit.size for value in values],
         devices,
@@ -343,8 +343,8 @@ def strategies(content: Content) -> Figure:
 
 def _device_labels(content: Content) -> list[str]:
     return [
-        f"{safe(seat.device)}<br><span style='color:{MUTED}'>"
-        + (f"stage {seat.name}, " if content.num_stages > 1 else "")
-        + f"{safe(seat.kind)}</span>"
-        for seat in content.seats
+        f"{safe(slot.device)}<br><span style='color:{MUTED}'>"
+        + (f"stage {slot.name}, " if content.num_stages > 1 else "")
+        + f"{safe(slot.kind)}</span>"
+        for slot in content.slots
     ]

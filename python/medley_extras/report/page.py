@@ -43,7 +43,7 @@ class Head(NamedTuple):
 def page(content: Content, plotly: str) -> str:
     """Returns the whole file. `plotly`: the text of plotly.js."""
     step = content.simulated["step_nanoseconds"]
-    title = headline.title(content.model, len(content.seats), step)
+    title = headline.title(content.model, len(content.slots), step)
     reason = f"{content.explained['summary']} {headline.reason(content)}"
     head = Head(title, reason, _tiles(content), headline.banner(content))
     return document(head, content.files, sections(content), plotly)
@@ -197,7 +197,7 @@ def _not_used(content: Content) -> str:
 
 
 def _cluster(content: Content) -> Section:
-    fills = {seat.device: color(seat.stage) for seat in content.seats}
+    fills = {slot.device: color(slot.stage) for slot in content.slots}
     note = (
         "Nodes, their devices with memory, and the networks between them. Bandwidth is that of one "
         "direction. The color is that of the stage; a dashed device has no work."
@@ -222,16 +222,16 @@ def _pipelines(content: Content) -> list[Section]:
                 pipeline_figures.pipelines(content),
             )
         )
-    if "relays" in content.simulated:
+    if "gradient_syncs" in content.simulated:
         found.append(
             Section(
-                "relays",
+                "gradient_syncs",
                 "Gradients that stages share",
                 "Stages that hold the same layers sum their gradients, each as soon as it is "
                 "done. Bars left of the dashed line are overlapped: some stage still goes "
                 "backward. Bars right of it make the step longer.",
                 _shared(content),
-                pipeline_figures.relays(content),
+                pipeline_figures.syncs(content),
             )
         )
     return found
@@ -258,7 +258,7 @@ def _next_best(content: Content) -> list[Section]:
 
 def _in_flight(content: Content) -> list[Section]:
     """Returns the micro-batches in flight. A pipeline of one micro-batch has no such section."""
-    if all(len(seat.microbatches) < 2 for seat in content.seats):
+    if all(len(slot.microbatches) < 2 for slot in content.slots):
         return []
     return [
         Section(
@@ -275,7 +275,7 @@ def _next_steps(content: Content) -> list[str]:
     """Returns advice derived from these numbers, as HTML."""
     simulated, steps = content.simulated, []
     step = simulated["step_nanoseconds"]
-    waits = {seat.device: seat.simulated["waits_nanoseconds"] / step for seat in content.seats}
+    waits = {slot.device: slot.simulated["waits_nanoseconds"] / step for slot in content.slots}
     device = max(waits, key=lambda name: waits[name])
     if waits[device] > MUCH:
         steps.append(
@@ -288,7 +288,7 @@ def _next_steps(content: Content) -> list[str]:
             )
         )
     fullest = max(
-        content.seats, key=lambda seat: seat.memory["peak_bytes"] / seat.memory["available_bytes"]
+        content.slots, key=lambda slot: slot.memory["peak_bytes"] / slot.memory["available_bytes"]
     )
     if fullest.memory["peak_bytes"] > (1 - MUCH / 2) * fullest.memory["available_bytes"]:
         steps.append(
@@ -344,9 +344,9 @@ def _legend(figure: Figure) -> str:
 def _tiles(content: Content) -> str:
     simulated = content.simulated
     step = simulated["step_nanoseconds"]
-    waits = [seat.simulated["waits_nanoseconds"] for seat in content.seats]
+    waits = [slot.simulated["waits_nanoseconds"] for slot in content.slots]
     fullest = max(
-        content.seats, key=lambda seat: seat.memory["peak_bytes"] / seat.memory["available_bytes"]
+        content.slots, key=lambda slot: slot.memory["peak_bytes"] / slot.memory["available_bytes"]
     ).memory
     tiles = [(said(step, TIMES), "predicted step")]
     if content.measured is not None:
@@ -401,24 +401,24 @@ def _stages(content: Content) -> str:
     step = content.simulated["step_nanoseconds"]
     stages = content.explained["stages"]
     rows = []
-    for seat in content.seats:
-        chip = f'<span class="chip" style="background:{color(seat.stage)}"></span>'
-        simulated = seat.simulated
+    for slot in content.slots:
+        chip = f'<span class="chip" style="background:{color(slot.stage)}"></span>'
+        simulated = slot.simulated
         rows.append(
             [
-                f"{chip}{seat.name}",
-                escape(stages[seat.stage].get("layers", "all")),
-                escape(stages[seat.stage]["first"] or "the beginning"),
-                escape(seat.device),
-                escape(seat.kind),
-                str(seat.rows),
-                _runs(seat.microbatches),
-                str(max(n for _, n in in_flight(content.predicted.of(seat.device)))),
+                f"{chip}{slot.name}",
+                escape(stages[slot.stage].get("layers", "all")),
+                escape(stages[slot.stage]["first"] or "the beginning"),
+                escape(slot.device),
+                escape(slot.kind),
+                str(slot.rows),
+                _runs(slot.microbatches),
+                str(max(n for _, n in in_flight(content.predicted.of(slot.device)))),
                 said(simulated["computes_nanoseconds"], TIMES),
                 f"{simulated['waits_nanoseconds'] / step:.1%}",
                 f"{simulated.get('waits_for_pipelines_nanoseconds', 0) / step:.1%}",
-                said(seat.memory["peak_bytes"], SIZES),
-                said(seat.memory["available_bytes"], SIZES),
+                said(slot.memory["peak_bytes"], SIZES),
+                said(slot.memory["available_bytes"], SIZES),
             ]
         )
     header = ["stage", "layers", "from", "device", "device type", "rows", "rows by micro-batch"]
@@ -468,16 +468,16 @@ def _shared(content: Content) -> str:
             escape(row["layers"] or "tied"),
             " + ".join(row["stages"]),
             escape(row["network"]),
-            ", ".join(row["behind"]) or "nothing",
+            ", ".join(row["overlaps"]) or "nothing",
             str(row["parameters"]),
             said(row["bytes"], SIZES),
             said(row["takes_seconds"] * 1e9, TIMES),
-            f"{row['hidden_share']:.1%}",
+            f"{row['overlapped_share']:.1%}",
         ]
         for row in content.explained["shared"]
     ]
-    header = ["layers", "summed over stages", "over", "behind backward of", "parameters"]
-    return html_table([*header, "bytes", "takes", "hidden"], rows, 4)
+    header = ["layers", "summed over stages", "over", "overlaps backward of", "parameters"]
+    return html_table([*header, "bytes", "takes", "overlapped"], rows, 4)
 
 
 def _sharded(content: Content) -> Section:
@@ -517,15 +517,15 @@ def _measured(content: Content) -> str:
     assert content.measured is not None
     spans = (content.simulated["step_nanoseconds"], content.measured.span)
     rows = [["the step", *_difference(*spans), "", ""]]
-    for seat in content.seats:
-        predicted = seat.simulated["computes_nanoseconds"]
+    for slot in content.slots:
+        predicted = slot.simulated["computes_nanoseconds"]
         found = sum(
-            event.end - event.start for event in content.measured.of(seat.device) if event.works
+            event.end - event.start for event in content.measured.of(slot.device) if event.works
         )
-        waits = (seat.simulated["waits_nanoseconds"] / spans[0], 1 - found / spans[1])
+        waits = (slot.simulated["waits_nanoseconds"] / spans[0], 1 - found / spans[1])
         rows.append(
             [
-                f"{escape(seat.device)} computes",
+                f"{escape(slot.device)} computes",
                 *_difference(predicted, found),
                 *(f"{share:.1%}" for share in waits),
             ]

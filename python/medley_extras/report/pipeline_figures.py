@@ -34,21 +34,21 @@ def pipelines(content: Content) -> Figure:
     for stage, name in enumerate(content.stage_names):
         first, _, last = content.explained["stages"][stage]["layers"].partition("-")
         begin, end = int(first), int(last or first) + 1
-        seats = [seat for seat in content.seats if seat.stage == stage]
+        slots = [slot for slot in content.slots if slot.stage == stage]
         kinds = ", ".join(
-            f"{sum(seat.kind == kind for seat in seats)} {kind}"
-            for kind in sorted({seat.kind for seat in seats})
+            f"{sum(slot.kind == kind for slot in slots)} {kind}"
+            for kind in sorted({slot.kind for slot in slots})
         )
         bar = draw_bars(
             [end - begin],
-            [_pipeline_label(content, seats[0].pipeline)],
+            [_pipeline_label(content, slots[0].pipeline)],
             {"color": color(stage, backward=False), "line": {"color": color(stage), "width": 1}},
             [f"{name}: {safe(kinds)}"],
             name=f"stage {name}",
             base=[begin],
             hovertext=[
                 f"stage {name}, layers {begin}-{end - 1}<br>"
-                + "<br>".join(safe(seat.device) for seat in seats)
+                + "<br>".join(safe(slot.device) for slot in slots)
             ],
             **INSIDE,
         )
@@ -66,19 +66,19 @@ def _pipeline_label(content: Content, pipeline: int) -> str:
     )
 
 
-def relays(content: Content) -> Figure:
-    """Returns the end of the step: the last backward of each stage, and the relays (gradient sync
-    between pipelines) overlapped with it."""
-    found = content.simulated["relays"]
+def syncs(content: Content) -> Figure:
+    """Returns the end of the step: the last backward of each stage, and the gradient syncs
+    (gradient sync between pipelines) overlapped with it."""
+    found = content.simulated["gradient_syncs"]
     span = content.predicted.span
     unit = unit_for(span, TIMES)
     backward = []
     for stage in range(content.num_stages):
-        first = next(seat for seat in content.seats if seat.stage == stage)
+        first = next(slot for slot in content.slots if slot.stage == stage)
         events = merged(e for e in content.predicted.of(first.device) if e.category == "backward")
         backward.append(events)
     done = max((event.end for events in backward for event in events), default=0)
-    begin = min((relay["begins_nanoseconds"] for relay in found), default=0)
+    begin = min((sync["begins_nanoseconds"] for sync in found), default=0)
     begin = max(0, begin - (span - begin) // 3)
     data = [
         draw_bars(
@@ -93,7 +93,7 @@ def relays(content: Content) -> Figure:
         )
         for stage, events in enumerate(backward)
     ]
-    data.append(_relay_bars(found, unit))
+    data.append(_gradient_sync_bars(found, unit))
     lines = list(dict.fromkeys(y for bars in data for y in bars["y"]))
     figure = draw_rows(data, len(lines), f"time in the step [{unit.name}]", barmode="overlay")
     figure["layout"]["showlegend"] = False
@@ -102,28 +102,28 @@ def relays(content: Content) -> Figure:
     return figure
 
 
-def _relay_bars(found: list[dict[str, Any]], unit: Unit) -> Figure:
-    """Returns the relays, with those of the same stages in one row."""
+def _gradient_sync_bars(found: list[dict[str, Any]], unit: Unit) -> Figure:
+    """Returns the gradient syncs, with those of the same stages in one row."""
     return draw_bars(
         [(r["ends_nanoseconds"] - r["begins_nanoseconds"]) / unit.size for r in found],
-        ["relay " + " + ".join(relay["stages"]) for relay in found],
-        {"color": COMMUNICATION["relay"], "line": EDGE},
+        ["gradient sync " + " + ".join(sync["stages"]) for sync in found],
+        {"color": COMMUNICATION["gradient_sync"], "line": EDGE},
         ["" for _ in found],
-        name="relays",
-        base=[relay["begins_nanoseconds"] / unit.size for relay in found],
-        hovertext=[_relay_hover(relay) for relay in found],
+        name="gradient_syncs",
+        base=[sync["begins_nanoseconds"] / unit.size for sync in found],
+        hovertext=[_gradient_sync_hover(sync) for sync in found],
     )
 
 
-def _relay_hover(relay: dict[str, Any]) -> str:
-    takes = relay["ends_nanoseconds"] - relay["begins_nanoseconds"]
-    hidden = relay["hidden_nanoseconds"] / takes if takes else 1
-    behind = ", ".join(relay["behind"])
+def _gradient_sync_hover(sync: dict[str, Any]) -> str:
+    takes = sync["ends_nanoseconds"] - sync["begins_nanoseconds"]
+    overlapped = sync["overlapped_nanoseconds"] / takes if takes else 1
+    overlaps = ", ".join(sync["overlaps"])
     return (
-        f"<b>{safe(relay['relay'])}</b><br>{relay['parameters']} parameters, "
-        f"{said(relay['bytes'], SIZES)} over {safe(relay['link'])}<br>"
-        f"{said(takes, TIMES)}, {hidden:.0%} of it hidden"
-        + (f" behind backward of {behind}" if behind else "")
+        f"<b>{safe(sync['sync'])}</b><br>{sync['parameters']} parameters, "
+        f"{said(sync['bytes'], SIZES)} over {safe(sync['link'])}<br>"
+        f"{said(takes, TIMES)}, {overlapped:.0%} of it overlapped"
+        + (f" by backward of {overlaps}" if overlaps else "")
     )
 
 
@@ -132,7 +132,7 @@ def in_flight_over_time(content: Content) -> Figure:
     unit = unit_for(content.predicted.span, TIMES)
     data = []
     for stage, name in enumerate(content.stage_names):
-        first = next(seat for seat in content.seats if seat.stage == stage)
+        first = next(slot for slot in content.slots if slot.stage == stage)
         points = in_flight(content.predicted.of(first.device))
         points.append((content.predicted.span, points[-1][1]))
         most = max(count for _, count in points)
@@ -172,5 +172,5 @@ def _axis(name: str, number: int) -> str:
 
 def _tick(content: Content, pipeline: int) -> int:
     """Returns the interval of about eight grid lines."""
-    most = max(len(s.microbatches) for s in content.seats if s.pipeline == pipeline)
+    most = max(len(s.microbatches) for s in content.slots if s.pipeline == pipeline)
     return max(1, most // 8)

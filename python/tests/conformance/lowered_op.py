@@ -163,7 +163,7 @@ class LoweredOp:
                     "stages": [
                         {
                             "mesh": {"devices": [f"a/{i}/0" for i in range(DEVICES)]},
-                            "states": states,
+                            "placements": states,
                             "ops": {self.name: f"{choice} {part}" if size else choice},
                         }
                     ],

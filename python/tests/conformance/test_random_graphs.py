@@ -37,7 +37,7 @@ def test_any_plan_is_right(seed: int, cluster: _core.Cluster) -> None:
         parts = {part["name"] for part in plan["parts"]}  # "py": of a second axis
         for name in [name for name in stage.get("ops", {}) if name.startswith("norm/")]:
             del stage["ops"][name]  # there is nothing to train
-        stage["states"] = {
+        stage["placements"] = {
             name: draw_state(dims[name], "p", rng)
             + (f" x {draw_state(dims[name], 'py', rng, rows='even')}" if "py" in parts else "")
             for name in buffers

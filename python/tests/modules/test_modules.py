@@ -24,7 +24,7 @@ def test_a_module_trains_like_pytorch(name: str) -> None:
         assert sentence in found[by], f"{by}: found {found[by]!r}, refusals.py has {sentence!r}"
 
 
-def test_what_is_refused_is_in_the_table_once() -> None:
+def test_refusals_are_in_the_table_once() -> None:
     names = listed()
     assert sorted(names) == sorted(set(names) & TABLE.keys())
 
