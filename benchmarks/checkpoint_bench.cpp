@@ -57,18 +57,18 @@ std::vector<int64_t> points(int64_t size, int64_t devices) {
 // Returns the layout on `outer` by `inner` devices: the inner axis is tensor parallelism, the outer
 // one cuts state.
 Layout layout(const Weight& weight, int64_t outer, int64_t inner, bool is_state) {
-  State state{replicated(), replicated()};
+  Placement placement{replicated(), replicated()};
   std::vector<CutPoints> cuts(2);
   if (weight.cut >= 0) {
-    state[1] = sharded(weight.cut, 0);
+    placement[1] = sharded(weight.cut, 0);
     cuts[1] = {points(weight.shape[at(weight.cut)], inner)};
   }
   const int other = weight.cut == 0 ? 1 : 0;
   if (is_state && other < std::ssize(weight.shape)) {
-    state[0] = sharded(other, 0);
+    placement[0] = sharded(other, 0);
     cuts[0] = {points(weight.shape[at(other)], outer)};
   }
-  return layout_of(weight.shape, state, {outer, inner}, cuts);
+  return layout_of(weight.shape, placement, {outer, inner}, cuts);
 }
 
 struct Kind {

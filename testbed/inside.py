@@ -37,7 +37,7 @@ class DeviceSlot:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The job of the inner process; seats are indexed by rank."""
+    """The job of the inner process; slots are indexed by rank."""
 
     layout: Layout
     slots: tuple[DeviceSlot, ...]
@@ -100,7 +100,7 @@ class Process:
             lines.append(self._rest)
         for line in lines:
             text = line.decode(errors="replace")
-            print(f"[{self.seat.name:<{width}}] {text}", flush=True)
+            print(f"[{self.slot.name:<{width}}] {text}", flush=True)
 
     def send(self, number: int) -> None:
         """Sends a signal to the process and all that it started."""

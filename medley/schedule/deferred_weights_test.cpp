@@ -17,7 +17,7 @@ PipelineTimes equal_stages(int stages, int microbatches, int64_t weights) {
                              std::vector<BoundaryTimes>(at(stages) - 1)},
                             microbatches);
 }
-std::vector<int> one_f_one_b(int stages) {
+std::vector<int> counts_of_1f1b(int stages) {
   std::vector<int> counts;
   for (int i = 0; i < stages; ++i) counts.push_back(stages - i);
   return counts;
@@ -33,7 +33,7 @@ std::vector<int> limits(int stages, int most) {
 TEST(DeferredWeights, EqualStagesWaitForTheFirstMicroBatchOnly) {
   for (const int stages : {2, 4, 6}) {
     const PipelineTimes times = equal_stages(stages, 4 * stages, 1);
-    const std::vector<int> counts = one_f_one_b(stages);
+    const std::vector<int> counts = counts_of_1f1b(stages);
     const int64_t work = 3 * 4 * stages;
     const DeferredWeights none =
         deferred_weights(times, counts, limits(stages, 0), nothing(stages));
@@ -78,7 +78,7 @@ TEST(DeferredWeights, RandomPipelinesAreNotSlower) {
       if (s > 0) times.boundaries.push_back({{draw(4)}, {draw(4)}, {draw(3)}});
     }
     const PipelineTimes all = equal_microbatches(times, microbatches);
-    const std::vector<int> in_flight = one_f_one_b(stages);
+    const std::vector<int> in_flight = counts_of_1f1b(stages);
     std::vector<int> most = limits(stages, 0);
     for (int s = 1; s < stages; ++s) most[at(s)] = static_cast<int>(draw(5));
     const DeferredWeights found = deferred_weights(all, in_flight, most, nothing(stages));

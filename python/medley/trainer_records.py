@@ -51,7 +51,7 @@ class Records:
     @property
     def recoveries(self) -> int:
         """The number of times that the run has resumed with another plan or other members."""
-        return elastic.member().epoch if self.is_elastic else 0
+        return elastic.member().generation if self.is_elastic else 0
 
     def traffic(self) -> dict[str, int]:
         """Returns by link ("lan:fast/0:out") the bytes that a step sends over it, as predicted."""
