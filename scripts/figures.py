@@ -219,7 +219,8 @@ def timelines(graph: Path) -> str:
         parts.append(text(WIDTH - RIGHT, y, idle, "muted", "end"))
         y += 14
         for each in devices:
-            parts += row(trace, each["device"], each["kind"], rows[each["device"]], y, step, scale)
+            name = each["device"]
+            parts += row(trace, name, each["device_type"], rows[name], y, step, scale)
             y += ROW
         y += 30
     parts += axis(y - 26, longest, scale)

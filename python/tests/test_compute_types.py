@@ -66,7 +66,7 @@ def plan_of(
     elif kind == "zero":
         stages = [stage(devices, updates={"*": "S(0, part)"})]
     elif kind == "tensor":
-        stages = [stage(devices, states=dict(states))]
+        stages = [stage(devices, placements=dict(states))]
     else:
         stages = [stage([devices[0]])]
         stages += [stage([d], first=cut) for d, cut in zip(devices[1:], cuts, strict=True)]

@@ -87,7 +87,7 @@ PLANS = {
     "recompute": plan_of([[ROWS]], recompute="all"),
     "recompute blocks": plan_of([[ROWS]], recompute="blocks"),
 }
-VOCABULARY = plan_of([[1, 1]], states={"head.weight": "S(0, part)"})
+VOCABULARY = plan_of([[1, 1]], placements={"head.weight": "S(0, part)"})
 
 
 def program(model: nn.Module, graph: Any, plan: str) -> str:

@@ -95,9 +95,7 @@ def test_a_slurm_job_has_a_component_for_each_kind_of_node(folder: Path) -> None
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n" in first
     assert "--gres=gpu:4" in first and "--partition=a100" in first and "--constraint" not in first
     assert "--gres=gpu:2" in second and "--constraint=Old_1" in second
-    assert (
-        "--gres" not in third and "--time-limit=01:30:00" in third and "--signal=TERM@120" in third
-    )
+    assert "--gres" not in third and "--time=01:30:00" in third and "--signal=TERM@120" in third
     assert "--het-group=0-2" in text and '--task "$SLURM_PROCID"' in text
     text = write("slurm", "--elastic", "--cpus", "4")
     assert '--node "$SLURM_PROCID" --elastic' in text and "--cpus-per-task=16" in text

@@ -21,7 +21,7 @@ def test_memory_of_many_devices_has_a_line_per_peak() -> None:
                 {"devices": [{"device": n, "rows": 1, "microbatches": [1]} for n in names]},
             ]
         },
-        simulated={"devices": [{"device": name, "kind": "k"} for name in names]},
+        simulated={"devices": [{"device": name, "device_type": "k"} for name in names]},
         memory=[
             {"device": name, "peak_bytes": peak} for name, peak in zip(names, peaks, strict=True)
         ],
@@ -42,7 +42,7 @@ def test_memory_shows_all_parts() -> None:
         files={},
         plan={},
         explained={"stages": [{"devices": [{"device": "a", "rows": 1, "microbatches": [1]}]}]},
-        simulated={"devices": [{"device": "a", "kind": "k"}]},
+        simulated={"devices": [{"device": "a", "device_type": "k"}]},
         memory=[memory],
         predicted=Trace([], {}),
     )

@@ -191,7 +191,7 @@ def run_places(commands: list[tuple[list[str], dict[str, str]]], folder: Path) -
         pytest.param("skypilot", [], marks=pytest.mark.nightly),
     ],
 )
-def test_what_machines_start_trains_like_threads(
+def test_started_machines_train_like_threads(
     folder: Path, tmp_path: Path, platform: str, options: list[str]
 ) -> None:
     image = ["--image", "medley:1", "--checkpoints", str(tmp_path)]

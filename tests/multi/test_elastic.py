@@ -194,7 +194,7 @@ WHERE: dict[str, dict[str, Any]] = {
     "forward": {"call": "forward", "exchange": ""},
     "backward": {"call": "backward", "exchange": ""},
     "transfer": {"call": "", "exchange": "transfer"},
-    "gradient_sync": {"call": "", "exchange": "gradient_sync"},
+    "gradient_sync": {"call": "", "exchange": "sync "},
     "norm": {"call": "update", "exchange": "norm/sum"},
     "update": {"call": "update", "exchange": ""},
     "save": {"saving": "written", "save": 1},

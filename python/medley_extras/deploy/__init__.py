@@ -13,15 +13,15 @@ from medley_extras.deploy.job import Job, described, label
 
 # What writes the job of each platform, and the options that it takes of those below.
 _WRITERS = {
-    "slurm": ("medley_extras.deploy.slurm", {"image", "time", "cpus", "memory"}),
+    "slurm": ("medley_extras.deploy.slurm", {"image", "time-limit", "cpus", "memory"}),
     "kubernetes": (
         "medley_extras.deploy.kubernetes",
-        {"image", "time", "cpus", "memory", "storage"},
+        {"image", "time-limit", "cpus", "memory", "storage"},
     ),
     "skypilot": ("medley_extras.deploy.skypilot", {"image", "cpus", "memory", "storage"}),
     "ray": ("medley_extras.deploy.ray_job", {"cpus"}),
 }
-_OPTIONS = ("image", "time", "cpus", "memory", "storage")
+_OPTIONS = ("image", "time-limit", "cpus", "memory", "storage")
 _FOLDERS = {"kubernetes": "/checkpoints", "skypilot": "/checkpoints"}  # else "out"
 
 
@@ -86,11 +86,9 @@ def command(arguments: argparse.Namespace) -> int:
         )
     module, takes = _WRITERS[platform]
     for name in _OPTIONS:
-        if name not in takes and getattr(arguments, name) is not None:
-            raise ValueError(
-                f"--{name}: not an option of {platform} (got {getattr(arguments, name)}). "
-                "Leave it out."
-            )
+        found = getattr(arguments, name.replace("-", "_"))
+        if name not in takes and found is not None:
+            raise ValueError(f"--{name}: not an option of {platform} (got {found}). Leave it out.")
     job = _job(arguments, platform, plan)
     write_atomically(arguments.output, importlib.import_module(module).text(job))
     groups = ", ".join(f"{len(group.nodes)} x {group.pool}" for group in job.groups)
@@ -104,8 +102,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _job(arguments: argparse.Namespace, platform: str, plan: str) -> Job:
-    for name, least in (("notice", 1), ("port", 1), ("restarts", 0), ("cpus", 1)):
-        value = getattr(arguments, name)
+    for name, least in (("notice", 1), ("port", 1), ("max-restarts", 0), ("cpus", 1)):
+        value = getattr(arguments, name.replace("-", "_"))
         if value is not None and value < least:
             raise ValueError(
                 f"--{name}: too small (got {value}, expected {least} or more). Raise it."
@@ -125,8 +123,8 @@ def _job(arguments: argparse.Namespace, platform: str, plan: str) -> Job:
         notice=arguments.notice,
         port=arguments.port,
         elastic=arguments.elastic,
-        restarts=arguments.restarts,
-        time=_seconds(arguments.time),
+        restarts=arguments.max_restarts,
+        time=_seconds(arguments.time_limit),
         image=arguments.image,
         storage=arguments.storage,
         cpus=arguments.cpus,

@@ -90,24 +90,26 @@ def main() -> int:
     python = [sys.executable, "-u"]
     if options.elastic:
         node = _at(nodes, options.first + options.node, "--node")
-        launch = ["-m", "medley", "launch", "--elastic", "--max-restarts", str(options.restarts)]
+        launch = ["-m", "medley", "launch", "--elastic"]
+        launch += ["--max-restarts", str(options.max_restarts)]
         if options.log:
             make_folder(options.log)
             launch += ["--elastic-log", str(Path(options.log, "elastic.jsonl"))]
         where = (
             []
             if len(nodes) == 1
-            else ["--rdzv-endpoint", options.meet, "--node-rank", str(node.rank)]
+            else ["--rdzv-endpoint", options.rdzv_endpoint, "--node-rank", str(node.rank)]
         )
         script = words[2:] if words[:2] == ["-m", "medley"] else words
         os.execv(sys.executable, [*python, *launch, *where, options.plan, *script])
     if options.task is not None:
         tasks = [(node, device) for node in nodes for device in node.devices]
         node, device = _at(tasks, options.task, "--task")
-        values = variables(options.plan, devices, node, device, options.meet)
+        values = variables(options.plan, devices, node, device, options.rdzv_endpoint)
         os.execve(sys.executable, [*python, *words], values)
     node = _at(nodes, options.first + options.node, "--node")
-    every = [variables(options.plan, devices, node, each, options.meet) for each in node.devices]
+    meeting = options.rdzv_endpoint
+    every = [variables(options.plan, devices, node, each, meeting) for each in node.devices]
     return run_all([([*python, *words], values) for values in every])
 
 

@@ -120,7 +120,7 @@ def _gradient_sync_hover(sync: dict[str, Any]) -> str:
     overlapped = sync["overlapped_nanoseconds"] / takes if takes else 1
     overlaps = ", ".join(sync["overlaps"])
     return (
-        f"<b>{safe(sync['sync'])}</b><br>{sync['parameters']} parameters, "
+        f"<b>{safe(sync['gradient_sync'])}</b><br>{sync['parameters']} parameters, "
         f"{said(sync['bytes'], SIZES)} over {safe(sync['link'])}<br>"
         f"{said(takes, TIMES)}, {overlapped:.0%} of it overlapped"
         + (f" by backward of {overlaps}" if overlaps else "")

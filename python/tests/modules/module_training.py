@@ -155,12 +155,12 @@ def _zero(graph: medley.Graph) -> medley.Plan:
 
 
 def _tensor(graph: medley.Graph) -> medley.Plan:
-    states = {
+    placements = {
         name: f"S({dims[i % len(dims)]}, part)"
         for i, (name, dims) in enumerate(_dims(graph))
         if dims
     }
-    return _plan(graph, [{"rows": ROWS}], states=states)
+    return _plan(graph, [{"rows": ROWS}], placements=placements)
 
 
 def _in_microbatches(graph: medley.Graph) -> medley.Plan:
