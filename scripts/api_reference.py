@@ -125,6 +125,7 @@ MODULES = {
         "medley.run.job.addresses",
         "medley.run.launch.serve_store",
         "medley.run.launch.launch",
+        "medley.run.launch.Elastic",
         "medley.run.launch.Place",
         "medley.run.supervisor.Device",
         "medley.run.nodes.nodes_of",

@@ -114,6 +114,7 @@ DeviceKind parse_device_kind(std::string_view text, std::string_view file) {
 
   DeviceKind kind;
   kind.name = text_at(json, "name", "", file);
+  kind.base = kind.name;
   kind.peak = parse_rates(json, "peak", file);
   kind.sustained = parse_rates(json, "sustained", file);
   for (const auto& [dtype, rate] : kind.sustained) {

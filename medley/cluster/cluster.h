@@ -30,6 +30,7 @@ struct DeviceKind {
   // node. No cost and no hash depends on it.
   std::optional<double> link = std::nullopt;
   double workspace_bytes = 0;  // reserved by kernels from the first one on
+  std::string base{};          // type of the catalogue that it is or is based on; empty: none
   bool operator==(const DeviceKind&) const = default;
 };
 // Returns the dtype that replaces bf16: bf16, f16 or f32; nullopt for another text.

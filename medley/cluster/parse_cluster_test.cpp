@@ -50,6 +50,7 @@ TEST(ParseCluster, SpeedScalesAllTimes) {
   const Cluster cluster = parse_cluster(example(), "two_kinds.yaml", catalogue());
   const DeviceKind &fast = cluster.kind(0), &half = cluster.kind(2);
   EXPECT_EQ(half.name, "half");
+  EXPECT_EQ(half.base, fast.name);
   EXPECT_DOUBLE_EQ(half.sustained.at(DType::kBF16), fast.sustained.at(DType::kBF16) / 2);
   EXPECT_DOUBLE_EQ(half.memory_bandwidth, fast.memory_bandwidth / 2);
   EXPECT_DOUBLE_EQ(half.launch_latency, fast.launch_latency * 2);

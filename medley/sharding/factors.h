@@ -30,7 +30,7 @@ struct Factors {
 using KnownFactors = std::vector<std::pair<ValueId, std::vector<std::vector<Size>>>>;
 
 // Returns the factors of a graph. Gradients share the factors of their parameters, updates those of
-// their targets, and all batch dims of the batch inputs are one extent. The pairs in `alike`, of
+// their targets, and all batch dims of the batch inputs are one extent. The pairs in `equal`, of
 // equal shapes, share factors too. `known`: factors from a larger graph.
 Factors factorize(const Graph& graph,
                   const std::vector<std::pair<ValueId, ValueId>>& equal = {},

@@ -51,7 +51,7 @@ class SpmdAxis {
   const std::vector<Identical>& identical() const { return identical_; }
 
   // Returns seconds of a redistribution (lower/redistribution_lowering.h) in group
-  // `alike()[which]`: a collective and the local copies around it. `shape`: of the whole group.
+  // `identical()[which]`: a collective and the local copies around it. `shape`: of the whole group.
   // Collectives are priced at a few sizes per type and parts, and interpolated.
   double price(size_t which,
                const FactoredShape& shape,

@@ -50,12 +50,14 @@ std::pair<std::vector<std::string>, double> path(const medley::Cluster& cluster,
 void init_cluster(nb::module_& m) {
   using medley::Cluster;
   using medley::DeviceKind;
+  using medley::Network;
 
   nb::class_<DeviceKind>(
       m,
       "DeviceKind",
       "A device type: rates in flop/s by dtype, memory in bytes, times in seconds.")
       .def_ro("name", &DeviceKind::name)
+      .def_ro("base", &DeviceKind::base)
       .def_ro("memory_bytes", &DeviceKind::memory_bytes)
       .def_ro("memory_bandwidth", &DeviceKind::memory_bandwidth)
       .def_ro("launch_latency", &DeviceKind::launch_latency)
@@ -76,6 +78,13 @@ void init_cluster(nb::module_& m) {
             return rate == kind.sustained.end() ? std::nullopt : std::optional(rate->second);
           },
           nb::arg("dtype"));
+
+  nb::class_<Network>(m, "Network", "A network: bandwidth in bytes/s per port, latency in seconds.")
+      .def_ro("name", &Network::name)
+      .def_ro("inside_node", &Network::inside_node)
+      .def_ro("connects", &Network::connects)
+      .def_ro("bandwidth", &Network::bandwidth)
+      .def_ro("latency", &Network::latency);
 
   nb::class_<Cluster>(m,
                       "Cluster",
@@ -100,6 +109,15 @@ void init_cluster(nb::module_& m) {
           [](const Cluster& cluster, int device) { return cluster.kind(checked(cluster, device)); },
           nb::arg("device"),
           "Returns the type of a device: its rates and its memory.")
+      .def(
+          "is_preemptible",
+          [](const Cluster& cluster, int device) {
+            const int pool = cluster.devices[static_cast<size_t>(checked(cluster, device))].pool;
+            return cluster.pools[static_cast<size_t>(pool)].preemptible;
+          },
+          nb::arg("device"),
+          "Returns whether the pool of a device is preemptible.")
+      .def_ro("networks", &Cluster::networks, "The networks in the order of the file.")
       .def(
           "node",
           [](const Cluster& cluster, int device) {

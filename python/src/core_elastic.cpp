@@ -291,7 +291,7 @@ void init_elastic(nb::module_& m) {
            "values"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Returns those of some values, by kind and name.")
-      .def_ro("lost", &ReshardPlan::lost, "What nobody has.")
+      .def_ro("lost", &ReshardPlan::lost, "The values that no device has.")
       .def_prop_ro("busiest",
                    &busiest_bytes,
                    "The most bytes that one device takes from others, or gives to them.");

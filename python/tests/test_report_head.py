@@ -133,3 +133,22 @@ def test_of_many_nodes_the_picture_has_one_a_pool(tmp_path: Path) -> None:
     ]
     svg = cluster.draw(picture, {})
     assert "fast/0, 1 of 40 nodes" in svg and len(svg) < 20_000
+
+
+def test_a_pool_per_node_is_drawn_without_a_search_for_paths(tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(128)]
+    nodes = [
+        f"  - {{name: {name}, count: 1, device: CPU, devices_per_node: 8}}\n" for name in names
+    ]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "format: medley-cluster\nversion: 1\nnodes:\n" + "".join(nodes) + "networks:\n"
+        "  - {name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}\n"
+        f"  - {{name: lan, connects: [{', '.join(names)}], bandwidth: 25 Gbit/s, latency: 20 us}}\n"
+    )
+    picture = cluster.look(str(path))
+    assert len(picture.machines) == 128
+    assert [(n.text, len(n.ports)) for n in picture.networks] == [
+        ("bus: 8 GB/s per device, 5 us", 128),
+        ("lan: 25 Gbit/s per node, 20 us", 128),
+    ]

@@ -1,4 +1,4 @@
-"""What the jobs of test_deploy.py run: `deployed.py FOLDER STEPS [PAUSE]`.
+"""The script of the jobs of test_deploy.py: `deployed.py FOLDER STEPS [PAUSE]`.
 
 FOLDER has plan.json, cluster.yaml and model.graph. The process that is first at the end writes
 losses and parameters to FOLDER/seen.pt. Each process appends its rank, its number on the node and

@@ -105,7 +105,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs the verb. Returns the exit code."""
-    from medley.run.launch import launch
+    from medley.run.launch import Elastic, launch
 
     if arguments.platform is not None:
         raise ValueError(
@@ -116,9 +116,7 @@ def command(arguments: argparse.Namespace) -> int:
         if (found := getattr(arguments, name)) != value:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option}: found {found} without --elastic, expected also that")
-    elastic = None
-    if arguments.elastic:
-        elastic = {name.removeprefix("elastic_"): getattr(arguments, name) for name in _OF_ELASTIC}
+    given = {name.removeprefix("elastic_"): getattr(arguments, name) for name in _OF_ELASTIC}
     port = arguments.metrics_port
     return launch(
         arguments.plan,
@@ -126,7 +124,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.arguments,
         emulate=arguments.emulate,
         heartbeat_timeout=arguments.heartbeat_timeout,
-        elastic=elastic,
+        elastic=Elastic(**given) if arguments.elastic else None,
         metrics=None if port is None else f"{arguments.metrics_host}:{port}",
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,

@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from medley import _core, _runtime
 from medley.cluster import Cluster, load_cluster
@@ -30,8 +30,19 @@ _KEYS = "medley/0/"
 ELASTIC_HEARTBEAT_TIMEOUT = 2.0  # seconds: a false alarm of an elastic run costs only time
 
 
+class Elastic(NamedTuple):
+    """The settings of an elastic run: options of `medley launch --elastic`. Times in seconds."""
+
+    log: str = "elastic.jsonl"
+    max_restarts: int = 0
+    rdzv_endpoint: str | None = None
+    node_rank: int = 0
+    settle: float = 600.0
+    replicate_every: int | None = None  # steps; None: chosen by cost, 0: never
+
+
 class Place(NamedTuple):
-    """What starts the processes of a run, and the address of the store, which all reach."""
+    """Starts the processes of a run: the function, and the address of the store."""
 
     start: Start | None = None  # None: they are children of this process
     host: str = LOOPBACK
@@ -87,14 +98,13 @@ def supervise(
     names: Sequence[str],
     values: Mapping[str, str],
     files: Sequence[int] = (),
-    elastic: Mapping[str, Any] | None = None,
+    elastic: Elastic | None = None,
     place: Place | None = None,
 ) -> int:
     """Runs `command` once per device, with `values` in its environment and `files` open. Returns
-    the exit code. `elastic`: log, restarts, meet, node_rank and settle of an elastic run.
-    `place`: where the processes run, if not on this machine."""
+    the exit code. `place`: where the processes run, if not on this machine."""
     if elastic is not None:
-        return _supervise_elastic(command, names, values, place or Place(), **elastic)
+        return _supervise_elastic(command, names, values, place or Place(), elastic)
     start, host = place or Place()
     store, port = serve_store(host=host)
     with job.environment(values):
@@ -110,20 +120,13 @@ def _supervise_elastic(
     names: Sequence[str],
     values: Mapping[str, str],
     place: Place,
-    *,
-    log: str,
-    max_restarts: int,
-    rdzv_endpoint: str | None,
-    node_rank: int,
-    settle: float,
+    elastic: Elastic,
 ) -> int:
+    rdzv_endpoint, node_rank = elastic.rdzv_endpoint, elastic.node_rank
     nodes = nodes_of(names) if rdzv_endpoint is not None else [list(names)]
     if not 0 <= node_rank < len(nodes):
-        expected = (
-            "also --rdzv-endpoint"
-            if rdzv_endpoint is None
-            else f"less than {len(nodes)}, the plan's nodes"
-        )
+        fewer = f"less than {len(nodes)}, the plan's nodes"
+        expected = "also --rdzv-endpoint" if rdzv_endpoint is None else fewer
         raise ValueError(f"--node-rank: found {node_rank}, expected {expected}")
     host, port = (place.host, 0) if rdzv_endpoint is None else _address(rdzv_endpoint)
     if node_rank > 0:
@@ -138,7 +141,7 @@ def _supervise_elastic(
     own = _runtime.c10d_store(host, port, False, _KEYS)
     supervisor: Supervisor
     if node_rank > 0:
-        supervisor = NodeSupervisor(command, environments, own, node_rank, max_restarts)
+        supervisor = NodeSupervisor(command, environments, own, node_rank, elastic.max_restarts)
     else:
         others = [Node(own, rank, devices) for rank, devices in enumerate(nodes) if rank > 0]
         supervisor = ElasticSupervisor(
@@ -146,10 +149,10 @@ def _supervise_elastic(
             names,
             environments,
             own,
-            log=log,
-            max_restarts=max_restarts,
+            log=elastic.log,
+            max_restarts=elastic.max_restarts,
             others=others,
-            settle=settle,
+            settle=elastic.settle,
             start=place.start,
         )
     code = supervisor.run()
@@ -191,7 +194,7 @@ def launch(
     arguments: Sequence[str] = (),
     emulate: str | None = None,
     heartbeat_timeout: float | None = None,
-    elastic: Mapping[str, Any] | None = None,
+    elastic: Elastic | None = None,
     place: Place | None = None,
     metrics: str | None = None,
     **settings: float,
@@ -199,10 +202,9 @@ def launch(
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
     `medley train ARGUMENTS` unless such a file exists. `emulate` names a cluster.yaml whose times,
     links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
-    without a heartbeat for `heartbeat_timeout` seconds ends the run. With `elastic`, which has the
-    settings of supervise() and replicate_every, the others continue. `place`: where the
-    processes run, if not on this machine. `metrics`: HOST:PORT at which the first process serves
-    metrics."""
+    without a heartbeat for `heartbeat_timeout` seconds ends the run, or with `elastic`, the others
+    continue. `place`: where the processes run, if not on this machine. `metrics`: HOST:PORT of
+    the first process for metrics."""
     plan = Plan.load(plan_path)
     command = [script]
     if script == "train" and not os.path.exists(script):
@@ -215,17 +217,15 @@ def launch(
     if elastic is not None:
         if emulate is not None:
             raise ValueError("--elastic: found also --emulate, expected one of them")
-        elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
-        if elastic["max_restarts"] < 0:
-            raise ValueError(f"--max-restarts: found {elastic['max_restarts']}, expected 0 or more")
-        if not elastic["settle"] > 0:
-            raise ValueError(f"--settle: found {elastic['settle']:g}, expected more than 0")
-        values["MEDLEY_SETTLE"] = str(elastic["settle"])
-        values["MEDLEY_REPLICATE_EVERY"] = _replicate_every(elastic.pop("replicate_every", None))
-        heartbeat_timeout = (
-            ELASTIC_HEARTBEAT_TIMEOUT if heartbeat_timeout is None else heartbeat_timeout
-        )
+        if elastic.max_restarts < 0:
+            raise ValueError(f"--max-restarts: found {elastic.max_restarts}, expected 0 or more")
+        if not elastic.settle > 0:
+            raise ValueError(f"--settle: found {elastic.settle:g}, expected more than 0")
+        values["MEDLEY_SETTLE"] = str(elastic.settle)
+        values["MEDLEY_REPLICATE_EVERY"] = _replicate_every(elastic.replicate_every)
+        if heartbeat_timeout is None:
+            heartbeat_timeout = ELASTIC_HEARTBEAT_TIMEOUT
     if heartbeat_timeout is not None:
         job.check_heartbeat_timeout(heartbeat_timeout, "--heartbeat-timeout")
         values["MEDLEY_HEARTBEAT_TIMEOUT"] = str(heartbeat_timeout)

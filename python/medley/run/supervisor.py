@@ -101,7 +101,7 @@ class Device:
         return f"left with exit code {code}"
 
 
-# What a device's process is started with: name, command, environment and open files.
+# Starts a device's process from its name, command, environment and open files.
 Start = Callable[[str, Sequence[str], Mapping[str, str], Sequence[int]], Device]
 
 

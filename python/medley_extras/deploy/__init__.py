@@ -11,7 +11,7 @@ import re
 from medley.files import write_atomically
 from medley_extras.deploy.job import Job, described, label
 
-# What writes the job of each platform, and the options that it takes of those below.
+# The module that writes the job of each platform, and its options among those below.
 _WRITERS = {
     "slurm": ("medley_extras.deploy.slurm", {"image", "time-limit", "cpus", "memory"}),
     "kubernetes": (

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medley import Plan
-from medley.cluster import kinds_meant, load_cluster
+from medley.cluster import load_cluster
 from medley.files import read_text
 from medley.run.nodes import nodes_of
 
+STOPPED = (130, 143)  # exit codes of a run that a signal has stopped
 _CPU = "CPU"
 
 
@@ -78,6 +79,11 @@ class Job:
     def processes(self) -> int:
         """Processes of the run, one for each device."""
         return sum(group.devices * len(group.nodes) for group in self.groups)
+
+    @property
+    def has_several_pools(self) -> bool:
+        """Whether nodes have to be told apart by pool."""
+        return len({group.pool for group in self.groups}) > 1
 
     def starter(self, place: str) -> str:
         """Returns the words of a shell that start what runs at a place, before the user's command.
@@ -146,38 +152,23 @@ def described(
                 f"{plan}: devices: not in the cluster (got {missing}, expected devices of {file}). "
                 "Pass the cluster.yaml of the plan as --cluster."
             )
-        kind = machines.kind(numbers[0] or 0).name
+        first = numbers[0] or 0
+        kind = machines.kind(first)
         whole.append(
             dataclasses.replace(
                 group,
-                kind=kind,
-                gpu=_gpu(kind, text),
-                preemptible=_is_preemptible(group.pool, text),
+                kind=kind.name,
+                gpu="" if _CPU in (kind.name, kind.base) else kind.base or kind.name,
+                preemptible=machines.is_preemptible(first),
                 select=select.get(group.pool, {}),
             )
         )
     return loaded.text, file, text, whole
 
 
-def _gpu(kind: str, text: str) -> str:
-    """Returns the GPU of the catalogue that a kind is or is based on, "" for a CPU."""
-    seen = {kind}
-    while base := re.search(
-        rf"(?<![\w.-]){re.escape(kind)}\s*:[\s{{]*(?:\w+\s*:\s*[^,\n{{}}]+[,\n]\s*)*?"
-        r"based_on\s*:\s*['\"]?([\w. -]+?)['\"]?\s*(?:[,}\n#]|$)",
-        text,
-    ):
-        kind = base[1]
-        if kind in seen:
-            break
-        seen.add(kind)
-    meant = kinds_meant(kind)
-    return "" if kind == _CPU or meant == [_CPU] else (meant[0] if len(meant) == 1 else kind)
-
-
-def _is_preemptible(pool: str, text: str) -> bool:
-    entry = rf"name\s*:\s*['\"]?{re.escape(pool)}['\"]?(?![\w.-])(?:(?!name\s*:|networks\s*:).)*?"
-    return re.search(entry + r"preemptible\s*:\s*true", text, re.S) is not None
+def script_of(words: Sequence[str]) -> list[str]:
+    """Returns words behind `python` as those behind `medley launch PLAN`."""
+    return list(words[2:] if list(words[:2]) == ["-m", "medley"] else words)
 
 
 def label(name: str) -> str:

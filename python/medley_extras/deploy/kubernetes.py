@@ -48,7 +48,7 @@ def text(job: Job) -> str:
         },
     }
     head = "# Apply: kubectl apply -f FILE"
-    if len({group.pool for group in job.groups}) > 1:
+    if job.has_several_pools:
         head += f"\n# Label the machines of each pool first: kubectl label node NAME {LABEL}=POOL"
     return f"{head}\n" + dump([plan, service, *(_job(job, group) for group in job.groups)])
 
@@ -76,8 +76,7 @@ def _job(job: Job, group: Group) -> dict[str, Any]:
 
 
 def _pod(job: Job, group: Group) -> dict[str, Any]:
-    several = len({each.pool for each in job.groups}) > 1
-    select = dict(group.select) or ({LABEL: group.pool} if several else {})
+    select = dict(group.select) or ({LABEL: group.pool} if job.has_several_pools else {})
     # One pod on a machine, as the plan has one node there.
     apart = {
         "labelSelector": {"matchLabels": _labels(job)},

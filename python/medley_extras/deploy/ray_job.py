@@ -24,7 +24,7 @@ def text(job: Job) -> str:
         "#   ray job submit --working-dir . --runtime-env-json "
         f'\'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{job.notice}"}}}}\' -- python FILE\n'
     )
-    if len({group.pool for group in job.groups}) > 1:
+    if job.has_several_pools:
         head += "# Start the machines of each pool with: ray start --resources '{\"POOL\": 1}'\n"
     return f"""{head}import sys
 
@@ -51,7 +51,7 @@ def resources(job: Job, group: Group) -> dict[str, float]:
     if group.select:
         for name, amount in group.select.items():
             found[name] = _number(name, amount)
-    elif len({each.pool for each in job.groups}) > 1:
+    elif job.has_several_pools:
         found[group.pool] = _SHARE
     return found
 

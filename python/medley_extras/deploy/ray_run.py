@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from medley.files import make_folder, read_text
-from medley.run.launch import Place, launch
+from medley.run.launch import Elastic, Place, launch
 from medley.run.supervisor import Device
+from medley_extras.deploy.job import STOPPED, script_of
 
 PLACE_SECONDS = 600.0  # until Ray has found machines for all
 _POLL_SECONDS = 0.02
-STOPPED = (130, 143)  # exit codes of a run that a signal has stopped
 # Variables that hold for the driver's machine alone.
 _OWN = ("OMP_NUM_THREADS",)
 
@@ -131,14 +131,8 @@ def run(
         return RayDevice(name, worker.remote(name, list(command[1:]), given, text), ray)
 
     make_folder(checkpoints)
-    settings = {
-        "log": os.path.join(checkpoints, "elastic.jsonl"),
-        "restarts": restarts,
-        "meet": None,
-        "node_rank": 0,
-        "settle": 600.0,
-    }
-    script, *arguments = words[2:] if list(words[:2]) == ["-m", "medley"] else words
+    settings = Elastic(log=os.path.join(checkpoints, "elastic.jsonl"), max_restarts=restarts)
+    script, *arguments = script_of(words)
     place = Place(start, ray.util.get_node_ip_address())
     for _ in range(1 if elastic else 1 + restarts):
         code = launch(plan, script, arguments, elastic=settings if elastic else None, place=place)

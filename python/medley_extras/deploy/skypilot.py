@@ -10,9 +10,8 @@ import re
 from typing import Any
 
 from medley_extras.deploy.documents import dump
-from medley_extras.deploy.job import Group, Job
+from medley_extras.deploy.job import STOPPED, Group, Job
 
-STOPPED = [130, 143]  # exit codes of runs that a signal has stopped
 # GPUs that SkyPilot names with their memory, because another size has the plain name.
 _WITH_MEMORY = ("A100-80GB", "V100-32GB")
 
@@ -39,7 +38,7 @@ def _task(job: Job, group: Group) -> dict[str, Any]:
         resources["image_id"] = f"docker:{job.image}"
     resources["job_recovery"] = {
         "max_restarts_on_errors": job.restarts,
-        "recover_on_exit_codes": STOPPED,
+        "recover_on_exit_codes": list(STOPPED),
     }
     resources |= {key: _value(value) for key, value in group.select.items()}
     if job.storage and "://" in job.storage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from medley_extras.deploy.job import Group, Job
+from medley_extras.deploy.job import STOPPED, Group, Job
 
 ATTEMPTS = 3  # in one allocation
 DEFAULT_TIME = 4 * 3600
@@ -22,6 +22,7 @@ def text(job: Job) -> str:
     het = f" --het-group=0-{len(job.groups) - 1}" if several else ""
     kept = " --no-kill" if job.elastic else ""
     image = f" --container-image={job.image}" if job.image else ""
+    stopped = " || ".join(f'[ "$code" -eq {code} ]' for code in STOPPED)
     place = '--node "$SLURM_PROCID"' if job.elastic else '--task "$SLURM_PROCID"'
     return f"""#!/bin/bash
 # Trains {job.plan} on {job.processes} devices. Submit: sbatch FILE
@@ -48,7 +49,7 @@ for attempt in $(seq 1 {ATTEMPTS}); do
   if [ "$code" -eq 0 ]; then
     exit 0
   fi
-  if [ "$code" -eq 130 ] || [ "$code" -eq 143 ]; then
+  if {stopped}; then
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
   fi
@@ -80,7 +81,7 @@ def _component(job: Job, group: Group) -> str:
         options["cpus-per-task"] = str(job.cpus * (group.devices if job.elastic else 1))
     if job.memory:
         options["mem"] = job.memory
-    if len({each.pool for each in job.groups}) > 1 and not group.select:
+    if job.has_several_pools and not group.select:
         options["constraint"] = group.pool
     options |= group.select
     lines = [

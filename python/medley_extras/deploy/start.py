@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from medley import Plan
 from medley.files import make_folder
-from medley_extras.deploy.job import Node, groups_of
+from medley_extras.deploy.job import Node, groups_of, script_of
 
 Place = TypeVar("Place")
 GRACE_SECONDS = 10.0  # after the first failure, for the others to say why and leave
@@ -100,8 +100,7 @@ def main() -> int:
             if len(nodes) == 1
             else ["--rdzv-endpoint", options.rdzv_endpoint, "--node-rank", str(node.rank)]
         )
-        script = words[2:] if words[:2] == ["-m", "medley"] else words
-        os.execv(sys.executable, [*python, *launch, *where, options.plan, *script])
+        os.execv(sys.executable, [*python, *launch, *where, options.plan, *script_of(words)])
     if options.task is not None:
         tasks = [(node, device) for node in nodes for device in node.devices]
         node, device = _at(tasks, options.task, "--task")

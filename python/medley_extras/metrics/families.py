@@ -16,7 +16,7 @@ DRIFT_SECONDS = 5.0  # between two looks at the drift
 
 
 class Values:
-    """What the first process knows of the run."""
+    """The numbers of the run in the first process."""
 
     def __init__(self) -> None:
         self.last: Metrics | None = None

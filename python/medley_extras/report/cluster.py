@@ -26,7 +26,7 @@ class Network:
 
     name: str
     bandwidth: float  # bytes per second of a port, in one direction
-    latency: float | None  # seconds; None: no pair of devices uses it
+    latency: float  # seconds
     inside: bool  # in nodes, else between them
     ports: frozenset[str]  # nodes
 
@@ -35,8 +35,6 @@ class Network:
         """The name with bandwidth and latency."""
         rate = self.bandwidth / 1e9
         speed = f"{rate:.3g} GB/s per device" if self.inside else f"{8 * rate:.3g} Gbit/s per node"
-        if self.latency is None:
-            return f"{self.name}: {speed}"
         return f"{self.name}: {speed}, {self.latency * 1e6:.3g} us"
 
 
@@ -76,35 +74,15 @@ def look(path: str) -> Picture:
         pool = pools[name.rpartition("/")[0]]
         machines.append(Machine(name, devices, 1 if len(shown) == len(nodes) else len(pool)))
 
-    ends = [nodes[name][i] for name in shown for i in (0, 1) if i < len(nodes[name])]
-    latency: dict[str, float] = {}
-    for a in ends:
-        for b in ends:
-            if a != b:
-                links, seconds = cluster.path(a, b)
-                for link in links:
-                    latency.setdefault(link.partition(":")[0], seconds)
-    rates: dict[str, float] = {}
-    ports: dict[str, set[str]] = {}
-    insides: dict[str, bool] = {}
-    for link, rate in cluster.links:
-        name, owner, _ = link.split(":")
-        if owner in nodes:
-            insides[name] = False
-            ports.setdefault(name, set()).add(owner)
-        elif (device := cluster.find(owner)) is not None:
-            insides[name] = True
-            node = cluster.node(device)
-            if len(nodes[node]) > 1:
-                ports.setdefault(name, set()).add(node)
-        else:
-            continue  # a trunk between pools
-        rates[name] = rate
-    networks = [
-        Network(name, rates[name], latency.get(name), insides[name], frozenset(ports[name]))
-        for name in rates
-        if name in ports
-    ]
+    networks = []
+    for network in cluster.networks:
+        connects = network.connects or pools
+        inside = network.inside_node
+        ports = [n for pool in connects for n in pools[pool] if len(nodes[n]) > 1 or not inside]
+        if ports:
+            networks.append(
+                Network(network.name, network.bandwidth, network.latency, inside, frozenset(ports))
+            )
     return Picture(machines, networks)
 
 
