@@ -8,6 +8,7 @@ The timelines are those of the example of README.md: plans and traces are from t
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,18 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "figures"
 PROGRAM = ROOT / "python" / "medley" / "bin" / "medley"
 MODEL = "medley_extras.models:gpt"
-CLUSTER = """format: medley-cluster
-version: 1
-nodes:
-  - {name: fast, count: 1, device: CPU, devices_per_node: 2}
-  - {name: slow, count: 1, device: half, devices_per_node: 1}
-networks:
-  - {name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}
-  - {name: lan, connects: [fast, slow], bandwidth: 25 Gbit/s, latency: 20 us}
-devices:
-  half: {based_on: CPU, speed: 0.5, memory: 8 GiB}
-"""
 BATCH = 64
+FENCE = re.compile(r"```yaml cluster\.yaml\n(.*?)```", re.DOTALL)  # in README.md
 PLANS = [("data-parallel-even", "Even split"), ("hap", "Medley's plan")]
 WIDTH = 860
 # A figure has a background of its own, so that it is legible on pages of any color.
@@ -184,7 +175,8 @@ def predicted(graph: Path, strategy: str) -> tuple[Trace, dict[str, Any], dict[s
     """Returns the simulated step of a strategy's plan, its figures, and the rows of each device."""
     with tempfile.TemporaryDirectory(prefix="medley_figures_") as name:
         folder = Path(name)
-        (folder / "cluster.yaml").write_text(CLUSTER)
+        shown = FENCE.findall((ROOT / "README.md").read_text())
+        (folder / "cluster.yaml").write_text(shown[0])
         files = [str(graph.resolve()), "cluster.yaml"]
         wanted = ["--strategy", strategy, "--global-batch", str(BATCH)]
         medley("plan", *files, *wanted, "-o", "plan.json", folder=folder)

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <utility>
+
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/boxes/cells.h"
@@ -92,6 +95,21 @@ Layout layout_of(const FactorSizes& factors,
     for (int64_t j = 0; j < inner; ++j)
       layout.term_of.push_back(
           static_cast<int>((outer_sum ? i : 0) * (inner_sum ? inner : 1) + (inner_sum ? j : 0)));
+  return layout;
+}
+
+Layout layout_of(FactorSizes factors, const std::vector<Box>& box_of_device) {
+  Layout layout{std::move(factors), {}, {}, {}};
+  std::map<Box, int> known;
+  for (const Box& box : box_of_device) {
+    if (volume(box) == 0) {
+      layout.box_of.push_back(kNoBox);
+      continue;
+    }
+    const auto [place, is_new] = known.try_emplace(box, static_cast<int>(layout.boxes.size()));
+    if (is_new) layout.boxes.push_back(box);
+    layout.box_of.push_back(place->second);
+  }
   return layout;
 }
 

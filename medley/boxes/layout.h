@@ -42,6 +42,9 @@ Layout layout_of(const FactorSizes& factors,
                  const std::vector<int64_t>& mesh,
                  const std::vector<CutPoints>& points);
 
+// Returns the layout on devices with these boxes: equal ones are replicas, empty ones are no box.
+Layout layout_of(FactorSizes factors, const std::vector<Box>& box_of_device);
+
 // Returns the devices of each box, ascending.
 std::vector<std::vector<int>> devices_of(const Layout& layout);
 

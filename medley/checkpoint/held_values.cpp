@@ -17,25 +17,18 @@ bool is_kept(const Input& input) {
 }
 
 Layout layout_of(const PlacedValue& placed, const LoweredStage& stage) {
-  Layout layout;
+  FactorSizes factors;
   for (const std::vector<Size>& dim : placed.factors)
-    for (const Size& factor : dim) layout.factors.push_back(evaluate(factor, stage.tables[0][0]));
-  std::map<Box, int> known;
+    for (const Size& factor : dim) factors.push_back(evaluate(factor, stage.tables[0][0]));
+  std::vector<Box> boxes;  // [device]
   for (const std::vector<int64_t>& table : stage.tables[0]) {
-    Box box = whole_box(layout.factors);
+    Box& box = boxes.emplace_back(whole_box(factors));
     for (const PlacedValue::Cut& cut : placed.cuts) {
       const int64_t begin = evaluate(cut.offset, table);
       box[at(cut.position)] = {begin, begin + evaluate(cut.length, table)};
     }
-    if (volume(box) == 0) {
-      layout.box_of.push_back(kNoBox);
-      continue;
-    }
-    const auto [place, is_new] = known.try_emplace(box, static_cast<int>(layout.boxes.size()));
-    if (is_new) layout.boxes.push_back(box);
-    layout.box_of.push_back(place->second);
   }
-  return layout;
+  return layout_of(std::move(factors), boxes);
 }
 
 bool is_assigned(const LoweredStage& stage, ValueId value) {

@@ -67,7 +67,6 @@ class Layouts {
 
   Layout layout(ValueId value, const StageSync::End& end) {
     const auto& [placement, share] = end;
-    Layout layout{factors(value), {}, {}, {}};
     const std::vector<Size> fulls = full_sizes(value);
     std::vector<std::pair<Size, Size>> cuts;  // [factor] offset, length
     for (size_t f = 0; f < fulls.size(); ++f) {
@@ -79,22 +78,15 @@ class Layouts {
         cuts.emplace_back(symbols_.offset(placement, position, fulls[f]),
                           symbols_.length(placement, position, fulls[f]));
     }
-    std::map<Box, int> known;
+    std::vector<Box> boxes;  // [device]
     for (const std::vector<int64_t>& table : tables()) {
-      Box box;
+      Box& box = boxes.emplace_back();
       for (const auto& [offset, length] : cuts) {
         const int64_t begin = evaluate(offset, table);
         box.push_back({begin, begin + evaluate(length, table)});
       }
-      if (volume(box) == 0) {
-        layout.box_of.push_back(kNoBox);
-        continue;
-      }
-      const auto [place, is_new] = known.try_emplace(box, static_cast<int>(layout.boxes.size()));
-      if (is_new) layout.boxes.push_back(box);
-      layout.box_of.push_back(place->second);
     }
-    return layout;
+    return layout_of(factors(value), boxes);
   }
 
  private:
