@@ -33,6 +33,7 @@ from medley.plan import Plan
 from medley.run import connections, devices, exchange, stragglers
 from medley.run.job import Job
 from medley.sizes import Sizes
+from medley.whole_tensors import CONSTANT
 
 Value = TypeVar("Value")
 
@@ -60,7 +61,8 @@ class Engine:
     run: Any = None
     program: _core.Program
     drift: _runtime.Drift | None = None
-    _report: Callable[[], Any] | None = None
+    _report: weakref.finalize[..., Any] | None = None
+    _drift_report: weakref.finalize[..., Any] | None = None
     order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
 
     def __init__(
@@ -135,16 +137,21 @@ class Engine:
             return _runtime.Run(program, self.machines, options)
 
     def open(self) -> None:
-        """Makes the first run. When it ends, op drift from the profile is printed, and the devices
-        of a job that were slower than the plan expects."""
+        """Makes the first run. At the end, op drift from the profile is printed, and the devices of
+        a job that were slower than the plan expects."""
         self.program = self.program_of(self.plan)
         self.run = self.make_run(self.plan, self.program, self.job)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Compares the current run with its prediction, until its end."""
         measured = "" if self._profile is None else read_text(self._profile)
         if self._profile is not None:
             self.drift = _runtime.Drift(self.run, self.machines, measured, str(self._profile))
             first = self.job is None or self.job.rank == 0
-            weakref.finalize(self, report_drift, self.drift, first)
+            self._drift_report = weakref.finalize(self, report_drift, self.drift, first)
         if self.job is not None and not self.is_elastic:
+            self._took = stragglers.Stopwatch()
             graph, plan, machines = self.graph.core, self.plan, self.machines
             rule = self.optimizer.core(graph)
             self._report = weakref.finalize(
@@ -162,6 +169,30 @@ class Engine:
         constants = {**self.graph.constants, **carried.zeros(self.types)}
         whole_tensors.start(self.run, self.job, self.types, constants, read)
         self.resets.clear()
+
+    def load_constants(self, run: Any) -> None:
+        """Gives a new run of this process, or None, the constants of the graph."""
+        for kind, name in [] if run is None else run.values:
+            if name.startswith(CONSTANT):
+                run.load(kind, name, self.graph.constants[name].detach().cpu())
+
+    def change_plan(self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None) -> int:
+        """Continues under another plan of the same devices, with the same state. Returns the bytes
+        that this process has received from others. `this`: this process in the order of the plan."""
+        program = self.program_of(plan)
+        moves = _core.ReshardPlan([(self.program, self.program.devices, None)], program)
+        self.reset()
+        run, before = self.make_run(plan, program, this), self.run
+        moved: dict[str, int] = _runtime.share_state(moves, before, run, peers)
+        self.load_constants(run)
+        run.seed = before.seed
+        for report in (self._report, self._drift_report):
+            if report is not None:
+                report.detach()
+        self.finish()
+        self.enter(plan, program, run, this)
+        self._watch()
+        return moved["received"]
 
     def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
         """Replaces plan, program, run and job by these."""

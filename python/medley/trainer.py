@@ -171,6 +171,19 @@ class Trainer(OfSession, WholeTensors, Records):
         but only the newest 64 MiB of rows."""
         return self.session.predict(self.engine, batch)
 
+    def change_plan(self, plan: Plan | str | os.PathLike[str]) -> int:
+        """Continues under another plan of the same rows and devices, with the same state and curve.
+        The state moves straight from run to run. Returns the bytes that this process has received.
+        In a job all processes call this. In an elastic run the change follows within a few steps,
+        and 0 is returned."""
+        chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+        rows = self.engine.plan.global_batch
+        if chosen.global_batch != rows:
+            raise ValueError(
+                f"change_plan: global_batch: found {chosen.global_batch}, expected {rows}"
+            )
+        return self.session.change_plan(chosen)
+
     # --- other processes ---
 
     def together(self, make: Callable[[], Made]) -> Made:

@@ -66,6 +66,11 @@ class Whole:
         has_run = first.run is not None
         self.saver = checkpoint.Saver(first.run, first.program, first.job) if has_run else None
 
+    def leave(self) -> None:
+        """Completes the checkpoint in progress when the trainer is deleted."""
+        if self.saver is not None:
+            self.saver.leave()
+
     def save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str:
         """Writes a checkpoint. Returns the reason why it cannot, or "" if it is or will be
         written."""

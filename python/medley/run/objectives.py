@@ -226,9 +226,7 @@ class Objectives:
     def load_constants(self, runs: Sequence[Any]) -> None:
         """Gives new runs the constants of their graphs."""
         for engine, run in zip(self.engines, runs, strict=True):
-            for kind, name in [] if run is None else run.values:
-                if name.startswith(CONSTANT):
-                    run.load(kind, name, engine.graph.constants[name].detach().cpu())
+            engine.load_constants(run)
 
     def hand_over(
         self, generation: int, runs: Sequence[Any], seeds: Sequence[int], members: Sequence[str]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import torch.distributed as dist
+
+from medley import _runtime
 from medley.engine import Engine
 from medley.metrics import Metrics
+from medley.plan import Plan
 from medley.run import ends, exchange
 from medley.run.elastic_session import ElasticSession
 from medley.run.job import Job
 from medley.run.journal import Kind
+from medley.run.objectives import order_of, reshard_peers
 from medley.whole import Whole
 
 Made = TypeVar("Made")
@@ -34,6 +40,9 @@ class Session(Protocol):
     def together(self, make: Callable[[], Made]) -> Made: ...
     def once(self, kind: Kind, make: Callable[[], Made]) -> Made: ...
     def evaluated(self, make: Callable[[], Values]) -> Values: ...
+
+    # Continues under another plan, in an elastic run soon. Returns the received bytes, if known.
+    def change_plan(self, plan: Plan) -> int: ...
 
     # The steps before the last evaluation and its values, possibly from before this process joined.
     def last_evaluation(self) -> tuple[int, Values] | None: ...
@@ -61,7 +70,7 @@ class LocalSession:
     def __init__(self, whole: Whole) -> None:
         self.whole = whole
         whole.open(self.introduce)
-        weakref.finalize(self, whole.saver.leave)
+        weakref.finalize(self, Whole.leave, whole)
 
     def introduce(self, engine: Engine) -> None:
         """Publishes the name of this process."""
@@ -72,7 +81,8 @@ class LocalSession:
             shared.take(engine.name)
         done = engine.run.steps
         try:
-            metrics = engine.step(engine.read(batch))
+            with exchange.reordered(engine.order):
+                metrics = engine.step(engine.read(batch))
         finally:  # Ctrl-C may be raised after a step
             engine.steps += engine.run.steps - done
         self.whole.saver.poll()
@@ -86,6 +96,17 @@ class LocalSession:
 
     def evaluated(self, make: Callable[[], Values]) -> Values:
         return make()
+
+    def change_plan(self, plan: Plan) -> int:
+        return self._change_plan(plan, None, None)
+
+    def _change_plan(
+        self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None
+    ) -> int:
+        self.whole.saver.wait()
+        received = self.whole.first.change_plan(plan, this, peers)
+        self.whole.open_saver()
+        return received
 
     def last_evaluation(self) -> None:
         return None
@@ -131,7 +152,27 @@ class JobSession(LocalSession):
         ends.know_as(engine.plan.devices[engine.job.rank])
         exchange.introduce()
         if engine is self.whole.first:
+            self._devices = engine.plan.devices
             ends.watch(self)
+
+    def change_plan(self, plan: Plan) -> int:
+        engine = self.whole.first
+        assert engine.job is not None
+        if sorted(plan.devices) != sorted(self._devices):
+            raise ValueError(
+                f"change_plan: found a plan for the devices {', '.join(plan.devices)}, expected "
+                f"those of the job: {', '.join(self._devices)}"
+            )
+        own = engine.plan.devices[engine.job.rank]
+        group = dist.group.WORLD
+        assert group is not None
+        peers = reshard_peers(
+            engine.machines, self._devices, own, group.group_name, exchange.TIMEOUT_SECONDS
+        )
+        engine.order = order_of(plan, self._devices)
+        this = dataclasses.replace(engine.job, rank=plan.devices.index(own))
+        with exchange.reordered(engine.order):
+            return self._change_plan(plan, this, peers)
 
 
 def session_of(whole: Whole, this: Job | None) -> Session:
