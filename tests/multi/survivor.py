@@ -13,6 +13,7 @@ FOLDER has plan.json, cluster.yaml and model.graph. Fields of FAULT, which is JS
 - `save`: interval of checkpoints in FOLDER/saved. `reads`: parameters after each step.
 - `scaled`: f32 with a loss scale that overflows in the first steps. `by_step`: with BY_STEP.
 - `catches_up`: a restarted process starts at the state of the others.
+- `changes`: files of plans in FOLDER by step, requested before it.
 - `ahead`: not before the plan for its loss exists. `pause`: seconds before each step.
 - `torch`: training begins with the model and optimizer files of FOLDER/torch.
 
@@ -265,6 +266,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         if is_victim and step < fault.get("generations", 0):
             elastic.member().fail("a test ends the generation")
             time.sleep(0.2)  # until all know of it
+        if str(step) in fault.get("changes", {}):
+            trainer.change_plan(folder / fault["changes"][str(step)])
         time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)
         if fault.get("other_order") == own:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import medley
+from medley import _core
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 import changer
 import exactness
+import test_elastic
+from outcomes import distance, recoveries, seen
 from test_processes import TORCHRUN, run
 from zoo import ZOO
 
@@ -45,3 +49,19 @@ def test_plans_in_turn(name: str, tmp_path: Path) -> None:
         losses = [resumed.step(batch).loss for _ in range(STEPS - resumed.steps)]
     got = exactness.Curve(want.losses[: STEPS - len(losses)] + losses, resumed.gradients(), resumed.parameters())
     exactness.compare(got, want, model=name)
+
+
+@pytest.mark.parametrize("kill", [{}, {"device": "a/1/0", "step": 5}])
+def test_plans_in_turn_when_a_process_is_lost(kill: dict[str, Any], tmp_path: Path) -> None:
+    graph = medley.Graph(_core.Graph.parse(test_elastic.captured(), "graph"))
+    plans = list(test_elastic.PLANS.values())
+    test_elastic.prepare(tmp_path, graph, plans[0].plan(graph))
+    for number, plan in enumerate(plans[1:], 1):
+        (tmp_path / f"{number}.json").write_text(plan.plan(graph))
+    changes = {"1": "1.json", "3": "2.json"}
+    done = test_elastic.elastic(tmp_path, steps=8, changes=changes, pause=0.4, **{"step": -1, **kill})
+    assert done.returncode == 0, done.stderr
+    detected = [line["detected"] for line in recoveries(tmp_path)]
+    assert detected[:2] == ["request"] * 2
+    assert len(detected) == 2 + bool(kill)
+    assert distance(seen(tmp_path), test_elastic.one_device(graph.text(), 8)) <= 1e-10

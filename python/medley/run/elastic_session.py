@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from medley.engine import Engine
 from medley.metrics import Metrics, Outputs
+from medley.plan import Plan
 from medley.run import elastic, ends, job
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.evaluations import Evaluations
@@ -189,6 +190,11 @@ class ElasticSession:
                 "Trainer.catch_up()"
             )
         return dict(found)
+
+    def change_plan(self, plan: Plan) -> int:
+        """Requests a change for the next generation."""
+        self._steps.objectives.request(plan)
+        return 0
 
     # --- the end ---
 

@@ -3,6 +3,7 @@
 Keys, with N a generation:
 - `run/N/agreement`: its members and their states. `run/N/plans`: by objective.
 - `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`.
+- `run/N/wish`: plans for the next generation, if its members are the same.
 - `run/N/evaluates`: "yes" while all evaluate.
 - `run/N/KIND/L/S/K`: K-th record of a kind after S steps of life L (`journal.py`), for processes
   without a device of the plan.
@@ -24,6 +25,7 @@ from medley.run import ends
 
 PREFIX = "run/"
 EVALUATES = "evaluates"
+WISH = "wish"
 _MOST_NOTED = 50  # checkpoints
 
 

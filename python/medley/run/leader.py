@@ -14,7 +14,7 @@ from typing import Any
 from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
-from medley.run.generations import EVALUATES, PREFIX, fail_generation, has_finished
+from medley.run.generations import EVALUATES, PREFIX, WISH, fail_generation, has_finished
 from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, JoiningNode, Node, joins
 from medley.run.supervisor import Device, Failed, Start, Supervisor
 
@@ -180,6 +180,11 @@ class ElasticSupervisor(Supervisor):
         if self._pays(told["gain"]) and self._may_change():
             self._change("drift", told["cause"])
 
+    def _look_at_wish(self) -> None:
+        """Changes to the plan that the first process has published."""
+        if self._get(self._leader.generation, WISH) is not None and self._may_change():
+            self._change("request", "another plan is tried")
+
     def _may_change(self) -> bool:
         """Returns whether all processes train and may change for a gain. False while they
         evaluate."""
@@ -226,6 +231,7 @@ class ElasticSupervisor(Supervisor):
             self._leader.failed(generation, told["cause"], suspect, now)
         self._look_at_guests()
         self._look_at_drift()
+        self._look_at_wish()
         if self._leader.runs:
             return
         for name in self._leader.members:
@@ -259,7 +265,7 @@ class ElasticSupervisor(Supervisor):
             self._recovery.setdefault("at", time.time())
             self._recovery.setdefault("cause", order.text)
             self._recovery.setdefault("before", order.generation)
-            who = "all" if self._recovery.get("detected") in ("offer", "drift") else "the others"
+            who = "all" if self._recovery.get("detected") in ("offer", "drift", "request") else "the others"
             self._say(f"{order.text}; {who} go on")
         elif order.kind == "fence":
             for device in self._devices:

@@ -16,6 +16,7 @@ from medley.plan import Plan
 from medley.run import devices, exchange, job
 from medley.run.ahead import key_of
 from medley.run.elastic import Member
+from medley.run.generations import WISH
 from medley.run.patience import say
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
@@ -75,8 +76,8 @@ class Objectives:
             member.store.set(member.key("factors"), json.dumps(factors))
             before = self.factors(state)
             ahead = None
-            if not before and not factors and set(known[0].devices) - set(agreement.staying):
-                ahead = member.store.get(member.key(key_of(agreement.staying), state))
+            if not before and not factors:
+                ahead = self._ready(agreement, state, known)
             if ahead is None:
                 found = replan_all(self.engines, known, agreement.staying, before, factors)
             else:
@@ -86,6 +87,21 @@ class Objectives:
         plans = self._parse(member.wait("plans"))
         self._add(agreement.generation, plans)
         return plans
+
+    def _ready(self, agreement: Agreement, state: int, known: Sequence[Plan]) -> str | None:
+        """Returns the plans that exist before the new generation: requested ones, unless they have
+        failed or a member was lost, or those for its loss."""
+        member, staying = self._member, agreement.staying
+        if set(known[0].devices) - set(staying):
+            return member.store.get(member.key(key_of(staying), state))
+        same = agreement.generation == state + 1 and sorted(staying) == sorted(member.members)
+        return member.store.get(member.key(WISH, state)) if same else None
+
+    def request(self, plan: Plan) -> None:
+        """Requests a plan of the only objective for the next generation."""
+        member = self._member
+        if member.name == self.first.plan.devices[0]:
+            member.store.set(member.key(WISH), json.dumps([plan.text]))
 
     def factors(self, generation: int) -> Factors:
         """Returns the slow-down factors of devices in the plans of a generation."""
