@@ -178,7 +178,7 @@ class Engine:
 
     def change_plan(self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None) -> int:
         """Continues under another plan of the same devices, with the same state. Returns the bytes
-        that this process has received from others. `this`: this process in the order of the plan."""
+        that this process has received. `this`: this process in the order of the plan."""
         program = self.program_of(plan)
         moves = _core.ReshardPlan([(self.program, self.program.devices, None)], program)
         self.reset()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ModelReader = Callable[[str, dict[str, Any], tuple[int, int] | None], tuple["nn.Module", Any]]
 
 
-class Exporter(Protocol):
+class Observer(Protocol):
     """Takes the metrics of each step."""
 
     def step(self, trainer: Trainer, metrics: Metrics) -> None: ...
@@ -50,12 +50,23 @@ def model_reader(kind: str) -> ModelReader | None:
     return read
 
 
-def exporter(trainer: Trainer, host: str, port: int) -> Exporter:
-    """Returns what serves the metrics of a trainer. Raises ValueError if no package does."""
+def exporter(trainer: Trainer, host: str, port: int) -> Observer:
+    """Returns the object that serves the metrics of a trainer. Raises ValueError without one."""
+    made: Observer = _module("EXPORTER", "--metrics-port").export(trainer, host, port)
+    return made
+
+
+def tuner(steps: int | None) -> Observer:
+    """Returns the object that tries plans during training, at the cost of `steps` steps or a
+    default. Raises ValueError without one."""
+    made: Observer = _module("TUNER", "--tune").tuner(steps)
+    return made
+
+
+def _module(name: str, option: str) -> Any:
     if (table := _table()) is None:
-        raise ValueError(f"--metrics-port: needs the package {_PACKAGE}. Install it.")
-    exporter: Exporter = importlib.import_module(table.EXPORTER).export(trainer, host, port)
-    return exporter
+        raise ValueError(f"{option}: needs the package {_PACKAGE}. Install it.")
+    return importlib.import_module(getattr(table, name))
 
 
 def _table() -> Any:

@@ -85,6 +85,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         _go_on(trainer, order, settings, steps)
     if steps is not None and trainer.steps >= steps and trainer.is_first:
         say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")
+    trainer.expected_steps = steps
     before = trainer.session.begin_fit(steps)
     begun = trainer.steps
     begun_at = time.monotonic()

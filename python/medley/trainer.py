@@ -45,7 +45,9 @@ class Trainer(OfSession, WholeTensors, Records):
     itself does not change. `local=True` runs all devices as threads of this process, also within a
     job. `profile` is the file that the plan was made with; at the end the drift of op times from it
     is printed. Batches may have shorter sequences than planned: see `lengths`. At `metrics_port`
-    the first process serves metrics as OpenMetrics text, at the address `metrics_host`.
+    the first process serves metrics as OpenMetrics text, at the address `metrics_host`. `tune` is
+    the number of steps that trying other plans may cost, "auto" or "off"; by default that of
+    `medley launch --tune`, else "off".
 
     Example:
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-4))
@@ -73,6 +75,7 @@ class Trainer(OfSession, WholeTensors, Records):
         lengths: Lengths | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        tune: int | str | None = None,
     ) -> None:
         this = None if local else exchange.join()
         where = job.metrics_address() if metrics_port is None else (metrics_host, metrics_port)
@@ -91,7 +94,10 @@ class Trainer(OfSession, WholeTensors, Records):
         )
         self.first_step = FirstStep(self.engine, Trainer)
         self.session = session_of(Whole({"": self.engine}), this)
-        self._exporter = None if where is None else extras.exporter(self, *where)
+        self.expected_steps: int | None = None  # set by fit
+        self._observers = [] if where is None else [extras.exporter(self, *where)]
+        if (most := job.tune_steps(tune)) != 0:
+            self._observers.append(extras.tuner(most))
 
     # --- training ---
 
@@ -106,8 +112,8 @@ class Trainer(OfSession, WholeTensors, Records):
         """
         self.first_step.check(batch, self.engine.is_first)
         metrics = self.session.step(self.engine, batch)
-        if self._exporter is not None:
-            self._exporter.step(self, metrics)
+        for observer in self._observers:
+            observer.step(self, metrics)
         return metrics
 
     def evaluate(self, data: Any) -> dict[str, float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import exactness
-import medley
 import pytest
 import torch
 from zoo import ZOO
 from zoo_names import NAMES
+
+import medley
 
 ROWS = exactness.ROWS
 

@@ -35,19 +35,27 @@ def test_plans_in_turn(name: str, tmp_path: Path) -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], exactness.ROWS)
         want = exactness.train_eager(model, batch, STEPS, lr=1e-3)
-    done = run([*TORCHRUN, f"--nproc-per-node={changer.DEVICES}", SCRIPT, str(tmp_path), name, str(STEPS)])
+    done = run(
+        [*TORCHRUN, f"--nproc-per-node={changer.DEVICES}", SCRIPT, str(tmp_path), name, str(STEPS)]
+    )
     assert done.returncode == 0, done.stderr
     curve = torch.load(tmp_path / "curve.pt")
     assert math.isclose(curve.pop("evaluated"), want.losses[STEPS // 2 + 1], rel_tol=0.5)
     exactness.compare(exactness.Curve(**curve), want, model=name)
     with exactness.double_precision():
         resumed = medley.Trainer(
-            model, graph, medley.Plan(changer.plans_of(graph)[0]), medley.AdamW(lr=1e-3, weight_decay=0.01),
-            local=True, cluster=exactness.cluster(4),
+            model,
+            graph,
+            medley.Plan(changer.plans_of(graph)[0]),
+            medley.AdamW(lr=1e-3, weight_decay=0.01),
+            local=True,
+            cluster=exactness.cluster(4),
         )
         assert resumed.load(tmp_path / "checkpoint").step == STEPS // 2 + 1
         losses = [resumed.step(batch).loss for _ in range(STEPS - resumed.steps)]
-    got = exactness.Curve(want.losses[: STEPS - len(losses)] + losses, resumed.gradients(), resumed.parameters())
+    got = exactness.Curve(
+        want.losses[: STEPS - len(losses)] + losses, resumed.gradients(), resumed.parameters()
+    )
     exactness.compare(got, want, model=name)
 
 
@@ -59,7 +67,9 @@ def test_plans_in_turn_when_a_process_is_lost(kill: dict[str, Any], tmp_path: Pa
     for number, plan in enumerate(plans[1:], 1):
         (tmp_path / f"{number}.json").write_text(plan.plan(graph))
     changes = {"1": "1.json", "3": "2.json"}
-    done = test_elastic.elastic(tmp_path, steps=8, changes=changes, pause=0.4, **{"step": -1, **kill})
+    done = test_elastic.elastic(
+        tmp_path, steps=8, changes=changes, pause=0.4, **{"step": -1, **kill}
+    )
     assert done.returncode == 0, done.stderr
     detected = [line["detected"] for line in recoveries(tmp_path)]
     assert detected[:2] == ["request"] * 2

@@ -97,6 +97,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-host", default="127.0.0.1", help="address for --metrics-port; default: loopback"
     )
+    parser.add_argument(
+        "--tune",
+        metavar="auto|off|STEPS",
+        default="off",
+        help="try other plans during the first steps and keep the fastest one, at the cost of so "
+        "many steps; auto: 2 %% of those that are left; default: off",
+    )
     parser.set_defaults(**_OF_ELASTIC)
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -125,6 +132,7 @@ def command(arguments: argparse.Namespace) -> int:
         emulate=arguments.emulate,
         heartbeat_timeout=arguments.heartbeat_timeout,
         elastic=Elastic(**given) if arguments.elastic else None,
+        tune=arguments.tune,
         metrics=None if port is None else f"{arguments.metrics_host}:{port}",
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import platform
+import tempfile
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from medley.plan import Plan, read_profile
 from medley.run import accelerators, connections, elastic, exchange, job
 
 _generations = itertools.count()  # one per run, identical in all processes
+_ledgers: list[int] = []  # the open clock of the last run that this process has made for all
 
 
 def options(
@@ -56,6 +59,8 @@ def options(
         return common | _elastic_options(program)
     backend = accelerators.backend(chosen, found, asked)
     generation = next(_generations)
+    if emulation and generation:
+        emulation["ledger"] = _next_ledger(cluster)
     return common | {
         "make_groups": functools.partial(_make_groups, program, names, generation, backend),
         "through_host": backend == "gloo",
@@ -67,6 +72,32 @@ def options(
         },
         "emulation": emulation,
     }
+
+
+def open_ledger(cluster: Cluster) -> int:
+    """Returns the virtual clock of emulated processes: an open file without a name, so that no file
+    remains."""
+    # In memory if such a file system exists.
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="medley-", dir=where) as folder:
+        path = os.path.join(folder, "ledger")
+        made = _core.EmulatedLedger(cluster, path)
+        file = os.open(path, os.O_RDWR)
+        made.close()
+    return file
+
+
+def _next_ledger(cluster: Cluster) -> str:
+    """Returns the clock of a later run of all processes, which a device joins only once."""
+
+    def make() -> bytes:
+        before = [_ledgers.pop()] if _ledgers else []
+        _ledgers.append(open_ledger(cluster))
+        for file in before:
+            os.close(file)
+        return f"/proc/{os.getpid()}/fd/{_ledgers[0]}".encode()
+
+    return exchange.from_first(make, "begins another run").decode()
 
 
 def accelerators_of_all(local_rank: int) -> list[accelerators.Found]:

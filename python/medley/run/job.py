@@ -128,6 +128,17 @@ def metrics_address() -> tuple[str, int] | None:
     return (host, int(port)) if host else None
 
 
+def tune_steps(tune: int | str | None) -> int | None:
+    """Returns the number of steps that trying other plans may cost, None for "auto", 0 for "off".
+    `tune`: None for the value of `medley launch --tune`. Raises ValueError for another text."""
+    text = str(tune if tune is not None else os.environ.get("MEDLEY_TUNE", "off"))
+    if text == "auto":
+        return None
+    if text != "off" and not text.isdecimal():
+        raise ValueError(f"--tune: found {text!r}, expected auto, off or a number of steps")
+    return 0 if text == "off" else int(text)
+
+
 def settle_seconds() -> float:
     """Returns the minimum seconds between two changes that are made only for their gain."""
     return float(os.environ.get("MEDLEY_SETTLE", "600"))

@@ -9,14 +9,13 @@ import json
 import os
 import socket
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from medley import _core, _runtime
-from medley.cluster import Cluster, load_cluster
+from medley import _runtime
+from medley.cluster import load_cluster
 from medley.plan import Plan
-from medley.run import job
+from medley.run import devices, job
 from medley.run.leader import ElasticSupervisor
 from medley.run.nodes import Node, NodeSupervisor, nodes_of
 from medley.run.patience import Patience, say
@@ -197,6 +196,7 @@ def launch(
     elastic: Elastic | None = None,
     place: Place | None = None,
     metrics: str | None = None,
+    tune: str = "off",
     **settings: float,
 ) -> int:
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
@@ -212,6 +212,8 @@ def launch(
     elif not os.path.isfile(script):
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
+    job.tune_steps(tune)  # refuses another text
+    values["MEDLEY_TUNE"] = tune
     if metrics is not None:
         values["MEDLEY_METRICS"] = metrics
     if elastic is not None:
@@ -238,7 +240,8 @@ def launch(
                     raise ValueError(
                         f"{emulate}: found no device {name}, expected those of the plan"
                     )
-            files.append(stack.enter_context(_ledger(cluster)))
+            files.append(devices.open_ledger(cluster))
+            stack.callback(os.close, files[0])
             ledger = f"/proc/self/fd/{files[0]}"
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": ledger})
         interpreter = [sys.executable, "-u", *command, *arguments]
@@ -249,20 +252,3 @@ def _replicate_every(every: int | None) -> str:
     if every is not None and every < 0:
         raise ValueError(f"--replicate-every: found {every}, expected 0 or more")
     return "never" if every == 0 else str(every or 0)
-
-
-@contextlib.contextmanager
-def _ledger(cluster: Cluster) -> Iterator[int]:
-    """Yields the virtual clock that the processes share: an open file without a name, so that no
-    file remains."""
-    # In memory if such a file system exists.
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="medley-", dir=where) as folder:
-        path = os.path.join(folder, "ledger")
-        made = _core.EmulatedLedger(cluster, path)
-        file = os.open(path, os.O_RDWR)
-        made.close()
-    try:
-        yield file
-    finally:
-        os.close(file)

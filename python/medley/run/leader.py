@@ -265,7 +265,11 @@ class ElasticSupervisor(Supervisor):
             self._recovery.setdefault("at", time.time())
             self._recovery.setdefault("cause", order.text)
             self._recovery.setdefault("before", order.generation)
-            who = "all" if self._recovery.get("detected") in ("offer", "drift", "request") else "the others"
+            who = (
+                "all"
+                if self._recovery.get("detected") in ("offer", "drift", "request")
+                else "the others"
+            )
             self._say(f"{order.text}; {who} go on")
         elif order.kind == "fence":
             for device in self._devices:

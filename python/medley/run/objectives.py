@@ -99,9 +99,7 @@ class Objectives:
 
     def request(self, plan: Plan) -> None:
         """Requests a plan of the only objective for the next generation."""
-        member = self._member
-        if member.name == self.first.plan.devices[0]:
-            member.store.set(member.key(WISH), json.dumps([plan.text]))
+        self._member.store.set(self._member.key(WISH), json.dumps([plan.text]))
 
     def factors(self, generation: int) -> Factors:
         """Returns the slow-down factors of devices in the plans of a generation."""

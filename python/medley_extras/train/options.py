@@ -41,6 +41,7 @@ class Options:
     json: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    tune: str | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -106,6 +107,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="out",
         help="folder of weights, metrics and checkpoints (default: out)",
+    )
+    add(
+        "--tune",
+        metavar="auto|off|STEPS",
+        help="try other plans during the first steps, at the cost of so many (default: off)",
     )
     add("--metrics-port", type=int, help="serve metrics of the run as OpenMetrics text; 0: any")
     add("--metrics-host", default="127.0.0.1", help="address for that; default: the loopback")

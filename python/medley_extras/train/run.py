@@ -122,6 +122,7 @@ def train(options: Options) -> int:
         keep_gradients=False,
         metrics_port=options.metrics_port,
         metrics_host=options.metrics_host,
+        tune=options.tune,
     )
     rows = loader.held_out
     settings = Settings(

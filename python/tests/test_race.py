@@ -1,0 +1,141 @@
+"""The race finds the fastest plan by real steps, at a bounded cost, on the same curve."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import exactness
+import pytest
+import torch
+
+import medley
+from medley.cluster import parse_cluster
+from medley.run import job
+from medley_extras import models
+from medley_extras.race import Tuner, table
+from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 2, device: quick, devices_per_node: 1}
+  - {name: slow, count: 2, device: half, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [fast, slow], bandwidth: BANDWIDTH, latency: LATENCY}
+devices:
+  quick: {based_on: CPU, speed: 0.05}
+  half: {based_on: CPU, speed: 0.025}
+"""
+
+
+def run(
+    predicted: Sequence[float],
+    time: Callable[[int], float],
+    budget: float = 1e9,
+    change: float = 0.0,
+) -> Race:
+    """Returns a finished race of runners whose steps take time(number)."""
+    race = Race([Runner(str(each), each) for each in predicted], budget, change)
+    for _ in range(1000):
+        if race.is_over:
+            return race
+        race.note_step(time(race.current))
+    raise AssertionError("the race does not end")
+
+
+def test_the_fastest_runner_wins() -> None:
+    for truth in itertools.permutations([1.0, 1.2, 1.5]):
+        race = run([1.0, 1.1, 1.2], lambda number, truth=truth: truth[number])
+        assert truth[race.best] == 1.0
+        assert race.runners[race.best].verdict == "chosen"
+
+
+def test_steps_without_noise_run_once() -> None:
+    race = run([1.0, 1.1], lambda number: [1.0, 0.9][number])
+    assert race.steps == STEPS + WARM_UP + STEPS
+
+
+def test_slower_runners_stop_after_a_step() -> None:
+    race = run([1.0, 1.1], lambda number: [1.0, 3.0][number])
+    assert len(race.runners[1].times) == 1
+    assert race.runners[1].verdict == "slower"
+
+
+def test_runners_that_cannot_win_do_not_run() -> None:
+    race = run([1.0, 1.5, 9.0], lambda number: 1.0)
+    assert not race.runners[2].times
+    assert race.runners[2].verdict == "cannot win"
+
+
+def test_close_runners_run_again_with_more_steps() -> None:
+    draw = random.Random(7)
+    race = run([1.0, 1.0], lambda number: [1.0, 0.97][number] * draw.uniform(0.95, 1.05))
+    assert race.best == 1
+    assert len(race.runners[1].times) >= 3 * STEPS
+    assert race.steps <= 2 * (ROUNDS * WARM_UP + 7 * STEPS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cost_stays_in_the_budget(seed: int) -> None:
+    draw = random.Random(seed)
+    predicted = sorted(draw.uniform(1, 2) for _ in range(6))
+    truth = [each * draw.uniform(0.7, 1.4) for each in predicted]
+    race = run(predicted, lambda number: truth[number], budget=5.0)
+    loss = sum(
+        (WARM_UP + len(r.times)) * (r.measured - min(truth)) for r in race.runners if r.times
+    )
+    overrun = max(0.0, *(truth[n] / predicted[n] for n in range(6))) * (WARM_UP + STEPS)
+    assert loss <= 5.0 + overrun
+    measured = [truth[number] for number, each in enumerate(race.runners) if each.times]
+    assert truth[race.best] == min(measured)
+
+
+def test_no_budget_means_no_other_runner() -> None:
+    race = run([1.0, 1.1, 1.2], lambda number: 1.0, budget=1.0, change=2.0)
+    assert [each.verdict for each in race.runners] == ["chosen", "over budget", "over budget"]
+
+
+def test_runner_that_cannot_run_is_dropped() -> None:
+    race = Race([Runner("a", 1.0), Runner("b", 1.0)], 100.0)
+    while race.current == 0:
+        race.note_step(1.0)
+    race.note_failure("does not fit")
+    assert race.is_over
+    assert race.best == 0
+    assert race.runners[1].verdict == "does not fit"
+    assert "does not fit" in table(race)
+
+
+@pytest.mark.parametrize(("bandwidth", "latency"), [("100 Mbit/s", "50 us"), ("1 Gbit/s", "5 ms")])
+def test_emulated_run_ends_under_its_fastest_plan(bandwidth: str, latency: str) -> None:
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch = models.gpt(batch=12)
+        graph = medley.capture(model, batch)
+    cluster = parse_cluster(CLUSTER.replace("BANDWIDTH", bandwidth).replace("LATENCY", latency))
+    plan = medley.plan(graph, cluster, "data-parallel-even", 12)
+    trainers = []
+    with job.emulated(truth_seed=3, truth_spread=0.3):
+        for tune in (1000, "off"):
+            trainer = medley.Trainer(model, graph, plan, medley.AdamW(), local=True, tune=tune)
+            trainers.append([trainer.step(batch) for _ in range(16)])
+            if tune == 1000:
+                (tuner,) = trainer._observers
+    assert isinstance(tuner, Tuner)
+    assert tuner.race is not None
+    assert tuner.race.is_over
+    raced, plain = trainers
+    for one, other in zip(raced, plain, strict=True):
+        assert abs(one.loss - other.loss) <= 1e-10 * abs(other.loss)
+    measured = [each.measured for each in tuner.race.runners]
+    assert raced[-1].step_seconds == pytest.approx(min(measured), rel=1e-6)
+    assert raced[-1].step_seconds < 0.9 * plain[-1].step_seconds
+
+
+def test_other_texts_are_refused() -> None:
+    with pytest.raises(ValueError, match="--tune: found 'fast', expected auto, off or a number"):
+        job.tune_steps("fast")
+    assert [job.tune_steps(each) for each in ("off", "auto", "7", 3, None)] == [0, None, 7, 3, 0]

@@ -1,0 +1,56 @@
+"""`racer.py FOLDER STEPS` trains gpt as one process of a job, with the batches of a loader. The
+first process writes losses and the last strategy to FOLDER/raced.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import medley
+from medley_extras import models
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
+from exactness import double_precision
+
+ROWS = 12
+
+
+def make() -> tuple[nn.Module, Any]:
+    """Returns the model and a global batch. Called in double_precision()."""
+    torch.manual_seed(0)
+    return models.gpt(batch=ROWS)
+
+
+def dataset(batch: Any, steps: int) -> list[Any]:
+    """Returns the rows of all steps."""
+    rows = [{name: value[row] for name, value in batch.items()} for row in range(ROWS)]
+    return [
+        {name: (value + 7 * step) % 50 for name, value in row.items()}
+        for step in range(steps)
+        for row in rows
+    ]
+
+
+def main(folder: Path, steps: int) -> None:
+    """Trains."""
+    torch.set_num_threads(1)
+    with double_precision():
+        model, batch = make()
+        graph = medley.capture(model, batch)
+        plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+        trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=1e-3))
+        loader = medley.Loader(plan, dataset(batch, steps))
+        losses = [trainer.step(batch).loss for batch in loader]
+        last = trainer.plan.strategy
+        trainer.finish()
+    if trainer.is_first:
+        (folder / "raced.json").write_text(json.dumps([losses, last]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,60 @@
+"""A job that tries several plans during its first steps trains like one that does not."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import medley
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
+import racer
+from exactness import double_precision
+from test_processes import LAUNCH, run
+from test_race import CLUSTER
+
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+
+SCRIPT = str(Path(racer.__file__))
+STEPS = 48
+# Message costs dominate: pipelines of many micro-batches lose.
+MACHINES = CLUSTER.replace("BANDWIDTH", "1 Gbit/s").replace("LATENCY", "5 ms")
+
+
+def train(folder: Path, tune: str, *options: str) -> tuple[list[float], str, str]:
+    """Returns losses, the last strategy and the output of a job that begins with even rows."""
+    folder.mkdir()
+    with double_precision():
+        graph = medley.capture(*racer.make())
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(MACHINES)
+    medley.plan(graph, cluster, "data-parallel-even", racer.ROWS).save(folder / "plan.json")
+    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS)]
+    done = run([*LAUNCH, "--tune", tune, *options, *script])
+    assert done.returncode == 0, done.stderr
+    losses, last = json.loads((folder / "raced.json").read_text())
+    return losses, last, done.stderr
+
+
+@pytest.mark.parametrize("way", ["emulated", "elastic"])
+def test_race_of_processes(way: str, tmp_path: Path) -> None:
+    log = ["--elastic", "--elastic-log", str(tmp_path / "elastic.jsonl")]
+    emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
+    options = log if way == "elastic" else emulate
+    losses, last, told = train(tmp_path / "raced", "1000", *options)
+    expected, _, silent = train(tmp_path / "plain", "off")
+    assert "verdict" not in silent
+    for found, each in zip(losses, expected, strict=True):
+        assert abs(found - each) <= 1e-10 * abs(each)
+    rows = re.findall(
+        r"^\s*(?:\[.*\] )?(\S+(?: \d)?) +([\d.]+) ms +(\S+) (?:ms )?.* (\d+)  (.+)$", told, re.M
+    )
+    (chosen,) = (name for name, _, _, _, verdict in rows if verdict == "chosen")
+    assert chosen.partition(" ")[0] == last, told
+    if way == "emulated":
+        assert last != "data-parallel-even"
