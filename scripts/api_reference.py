@@ -31,7 +31,7 @@ CHAPTERS = {
         "BatchSampler",
         "Lengths",
     ],
-    "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
+    "Callbacks": ["Callback", "Progress"],
     "Optimizers": [
         "optimizer.Optimizer",
         "AdamW",

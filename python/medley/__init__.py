@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from medley import optimizer as optimizer
     from medley.callbacks import Callback as Callback
     from medley.callbacks import Progress as Progress
-    from medley.callbacks import TensorBoard as TensorBoard
-    from medley.callbacks import WandB as WandB
     from medley.capture.draws import substitute as substitute
     from medley.cluster import Cluster as Cluster
     from medley.data.loader import Loader as Loader
@@ -90,9 +88,7 @@ _EXPORTS = {
     "Progress": "callbacks",
     "SGD": "optimizer",
     "StreamLoader": "data.stream",
-    "TensorBoard": "callbacks",
     "Trainer": "trainer",
-    "WandB": "callbacks",
     "capture": "graph",
     "cosine": "schedules",
     "from_torch": "from_torch",

@@ -18,9 +18,10 @@ from test_fewer_rows import ROWS, trainer_of
 from torch import Tensor
 
 import medley
-from medley.callbacks import Callback, Progress, TensorBoard, WandB, holds_up
+from medley.callbacks import Callback, Progress, holds_up
 from medley.metrics import Metrics
 from medley.metrics_file import MetricsFile
+from medley_extras.trackers import TensorBoard, WandB
 
 
 class Noted(Callback):

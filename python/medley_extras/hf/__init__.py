@@ -32,15 +32,14 @@ from medley import (
     Plan,
     Progress,
     StreamLoader,
-    TensorBoard,
     Trainer,
-    WandB,
     capture,
     plan,
 )
 from medley.checkpoint import has_checkpoint
 from medley.cluster import load_cluster
 from medley.optimizer import Optimizer
+from medley_extras.trackers import TensorBoard, WandB
 
 # The supported fields of `TrainingArguments`. All others must have their default, or have no
 # effect.
