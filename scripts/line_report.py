@@ -56,7 +56,7 @@ BUDGETS = {
     "medley/command": 80,
     "medley/checkpoint": 2_100,  # also several objectives as one
     "medley/elastic": 2_000,
-    "python/medley": 22_300,  # capture is a third of it; engines and sessions have interfaces
+    "python/medley": 22_385,  # capture is a third of it; engines and sessions have interfaces
     "python/medley_extras": 100,  # the table of verbs
     "python/medley_extras/convert": 275,
     "python/medley_extras/demo": 410,
@@ -75,7 +75,7 @@ BUDGETS = {
 }
 # Modules above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_549  # all other modules of medley/: raised for a new ability, not for a second answer
+CORE = 75_484  # all other modules of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:

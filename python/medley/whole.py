@@ -68,8 +68,7 @@ class Whole:
 
     def leave(self) -> None:
         """Completes the checkpoint in progress when the trainer is deleted."""
-        if self.saver is not None:
-            self.saver.leave()
+        self.saver.leave()
 
     def save(self, folder: str, saving: Saving, wait: bool, data: Cursor | None) -> str:
         """Writes a checkpoint. Returns the reason why it cannot, or "" if it is or will be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import exactness
@@ -13,6 +14,7 @@ from zoo_names import NAMES
 import medley
 
 ROWS = exactness.ROWS
+STEPS = int(os.environ.get("MEDLEY_CHANGES", "3"))
 
 
 def _train(model: Any, graph: Any, batch: Any, plans: list[str], steps: int) -> exactness.Curve:
@@ -39,7 +41,7 @@ def test_plans_in_turn(name: str) -> None:
     torch.manual_seed(0)
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], ROWS)
-        want = exactness.train_eager(model, batch, 4, lr=1e-3)
+        want = exactness.train_eager(model, batch, STEPS, lr=1e-3)
     plans = [exactness.random_plan(graph, seed, ROWS, devices=4 - seed) for seed in range(3)]
-    got = _train(model, graph, batch, plans, 4)
+    got = _train(model, graph, batch, plans, STEPS)
     exactness.compare(got, want, model=name)

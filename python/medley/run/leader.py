@@ -172,18 +172,17 @@ class ElasticSupervisor(Supervisor):
             if self._leader.runs:
                 self._change("offer", f"{', '.join(joining_node.devices)} join")
 
-    def _look_at_drift(self) -> None:
-        """Requests a plan for devices that became slow, or fast again, if it pays off."""
-        if not self._leader.runs or (text := self._get(self._leader.generation, "drift")) is None:
+    def _look_at_wishes(self) -> None:
+        """Changes to a requested plan, or to one for devices that became slow or fast again if it
+        pays off."""
+        if not self._may_change():
             return
-        told = json.loads(text)
-        if self._pays(told["gain"]) and self._may_change():
-            self._change("drift", told["cause"])
-
-    def _look_at_wish(self) -> None:
-        """Changes to the plan that the first process has published."""
-        if self._get(self._leader.generation, WISH) is not None and self._may_change():
+        if self._get(self._leader.generation, WISH) is not None:
             self._change("request", "another plan is tried")
+        elif (text := self._get(self._leader.generation, "drift")) is not None:
+            told = json.loads(text)
+            if self._pays(told["gain"]):
+                self._change("drift", told["cause"])
 
     def _may_change(self) -> bool:
         """Returns whether all processes train and may change for a gain. False while they
@@ -230,8 +229,7 @@ class ElasticSupervisor(Supervisor):
                 }
             self._leader.failed(generation, told["cause"], suspect, now)
         self._look_at_guests()
-        self._look_at_drift()
-        self._look_at_wish()
+        self._look_at_wishes()
         if self._leader.runs:
             return
         for name in self._leader.members:

@@ -75,13 +75,11 @@ class Objectives:
             wanted(member, factors)
             member.store.set(member.key("factors"), json.dumps(factors))
             before = self.factors(state)
-            ahead = None
-            if not before and not factors:
-                ahead = self._ready(agreement, state, known)
-            if ahead is None:
+            ready = None if before or factors else self._ready(agreement, state, known)
+            if ready is None:
                 found = replan_all(self.engines, known, agreement.staying, before, factors)
             else:
-                found = self._made(json.loads(ahead))
+                found = self._made(json.loads(ready))
                 member.store.set(member.key("ahead"), "yes")
             self._tell(found)
         plans = self._parse(member.wait("plans"))

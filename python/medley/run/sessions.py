@@ -156,19 +156,17 @@ class JobSession(LocalSession):
             ends.watch(self)
 
     def change_plan(self, plan: Plan) -> int:
-        engine = self.whole.first
+        engine, group = self.whole.first, dist.group.WORLD
         assert engine.job is not None
+        assert group is not None
         if sorted(plan.devices) != sorted(self._devices):
             raise ValueError(
                 f"change_plan: found a plan for the devices {', '.join(plan.devices)}, expected "
                 f"those of the job: {', '.join(self._devices)}"
             )
         own = engine.plan.devices[engine.job.rank]
-        group = dist.group.WORLD
-        assert group is not None
-        peers = reshard_peers(
-            engine.machines, self._devices, own, group.group_name, exchange.TIMEOUT_SECONDS
-        )
+        seconds = exchange.TIMEOUT_SECONDS
+        peers = reshard_peers(engine.machines, self._devices, own, group.group_name, seconds)
         engine.order = order_of(plan, self._devices)
         this = dataclasses.replace(engine.job, rank=plan.devices.index(own))
         with exchange.reordered(engine.order):

@@ -113,7 +113,7 @@ class Tuner:
         found = find() if is_own else exchange.from_first(find, "plans for the race")
         texts, predicted = json.loads(found)
         self._plans = self._made(texts, trainer)
-        runners = []
+        runners: list[Runner] = []
         for plan, seconds in zip(self._plans, predicted, strict=True):
             name = plan.strategy or "by hand"
             same = sum(each.name.split()[0] == name.split()[0] for each in runners)
