@@ -78,7 +78,7 @@ def measure_device(device: torch.device, sharing: int = 1) -> Device:
         model, memory = _processor(), _host_memory() // sharing
     rates = {name: _matmul_rate(device, dtype) for name, dtype in _DTYPES.items()}
     return Device(
-        host=socket.gethostname(),
+        host=_host(),
         model=model,
         memory=int(memory),
         sustained={name: rate for name, rate in rates.items() if rate > 0},
@@ -142,6 +142,12 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.machine()
+
+
+def _host() -> str:
+    """Returns the name of this machine. Different machines may have the same host name."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
 def _host_memory() -> int:
@@ -347,8 +353,7 @@ def measure() -> tuple[list[Device], list[Link]]:
         return [measure_device(torch.device(name)) for name in names], []
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
-    hosts = exchange.texts(socket.gethostname())
-    own = measure_device(device, hosts.count(socket.gethostname()))
+    own = measure_device(device, exchange.texts(_host()).count(_host()))
     devices = [Device(**each) for each in exchange.values(dataclasses.asdict(own))]
     pair = _Pair(device)
     pools = pools_of(devices, kinds_of(devices)[1])
