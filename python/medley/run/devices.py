@@ -35,10 +35,7 @@ def options(
         kinds = {"CPU"}
     if this is None:
         ledger = {"ledger": ""} if emulation else {}
-        return {
-            "torch_devices": _own_devices(kinds, len(names)),
-            "emulation": emulation | ledger,
-        }
+        return {"torch_devices": _own_devices(kinds, len(names)), "emulation": emulation | ledger}
     if this.size != len(names):
         raise ValueError(
             f"world size: found {this.size} processes, expected {len(names)}: one for each device "

@@ -16,6 +16,7 @@ from medley import _core, _runtime
 from medley.run import ends, job
 from medley.run.generations import PREFIX, fail_generation, finish_generation, has_finished
 from medley.run.groups import GenerationGroup
+from medley.run.patience import Patience, say
 from medley.run.watch import Watch
 
 POLL_SECONDS = 0.01  # interval of polling for other processes
@@ -136,9 +137,12 @@ class Member:
 
     def wait(self, what: str) -> str:
         """Returns a value that another member publishes in this generation."""
+        patience = Patience()
         while (text := self.store.get(self.key(what))) is None:
             self.check()
             self._check_run()
+            if what.startswith("here/") and self.name == self.members[0] and patience.should_say():
+                say(f"waiting for {what.removeprefix('here/')}")
             time.sleep(POLL_SECONDS)
         return text
 
@@ -158,7 +162,14 @@ class Member:
                 self._seconds,
             )
         except RuntimeError as error:  # raised by Gloo
-            raise GenerationError(str(error).partition("\n")[0]) from None
+            sentence = str(error).partition("\n")[0]
+            if self.generation > 0:
+                raise GenerationError(sentence) from None
+            where = "{host}:{port}".format(**job.store_address())
+            raise OSError(
+                f"{self.name}: the {len(members)} processes of the job met at {where}, but "
+                f"could not connect to each other: {sentence}"
+            ) from None
         self._use(self.group)
         return self.group
 

@@ -67,12 +67,9 @@ class GenerationGroup(Members):
     ) -> None:
         self._store = store
         self._timeout = datetime.timedelta(seconds=seconds)
+        at = {"interface": interface} if interface else {"hostname": socket.gethostname()}
         with threads.patient():
-            self._device = (
-                c10d.ProcessGroupGloo.create_device(interface=interface)
-                if interface
-                else c10d.ProcessGroupGloo.create_device(hostname=socket.gethostname())
-            )
+            self._device = c10d.ProcessGroupGloo.create_device(**at)
         self._sockets: list[int] = []  # sockets of all groups; this object closes them
         self._groups: dict[str, dist.ProcessGroup] = {}
         super().__init__(name, rank, size, self._make(name, rank, size), threading.Event())

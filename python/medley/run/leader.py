@@ -223,10 +223,7 @@ class ElasticSupervisor(Supervisor):
             # Every process reports itself. A report on another device counts only without its own.
             suspect = told["device"] if told["device"] != told["told_by"] else ""
             if not self._recovery:
-                self._recovery = {
-                    "detected": "silence" if suspect else "peer",
-                    "at": time.time(),
-                }
+                self._recovery = {"detected": "silence" if suspect else "peer", "at": time.time()}
             self._leader.failed(generation, told["cause"], suspect, now)
         self._look_at_guests()
         self._look_at_wishes()
