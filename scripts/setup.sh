@@ -23,6 +23,7 @@ missing_packages() {
   local tool_and_package tool package
   local tools=(g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3")
   [ "${1:-}" != --nightly ] || tools+=(clang-tidy:clang-tidy clang++:clang toulbar2:toulbar2)
+  [ "${1:-}" != --nightly ] || tools+=(ip:iproute2 unshare:util-linux nsenter:util-linux)
   [ "${1:-}" != --testbed ] || tools+=(ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux)
   for tool_and_package in "${tools[@]}"; do
     tool=${tool_and_package%%:*} package=${tool_and_package##*:}
