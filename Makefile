@@ -61,8 +61,6 @@ wheel: $(SETUP)
 
 demo: modules
 	$(VENV)/python -m medley demo
-	@test -e $(SETUP) || echo "make: next, the wheels that models of transformers, data, reports and tests need"
-	@$(MAKE) --no-print-directory setup
 
 format: $(SETUP)
 	$(VENV)/clang-format -i $(CXX_FILES)
