@@ -1,5 +1,6 @@
 #include "medley/command/additions.h"
 
+#include "medley/cli/additions.h"
 #include "medley/goal/goal_options.h"
 #include "medley/next_best/explain_next_best.h"
 

@@ -2,9 +2,9 @@
 
 // The table of additions to verbs by modules above the command line.
 
-#include "medley/cli/additions.h"
-
 namespace medley {
+
+struct Additions;
 
 const Additions& all_additions();
 
