@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNeverDue = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLongest = int64_t{1} << 61;
 constexpr double kMostRate = 0x1p62;
 
@@ -68,7 +68,7 @@ int32_t Bundles::find(int from, int to) {
   }
   bundle.place = memory_.header->num_active++;
   memory_.active[bundle.place] = index;
-  memory_.dues[bundle.place] = kNever;
+  memory_.dues[bundle.place] = kNeverDue;
   return index;
 }
 
@@ -253,7 +253,7 @@ void Bundles::share(int64_t now) {
 }
 
 int64_t Bundles::next_end() const {
-  int64_t next = kNever;
+  int64_t next = kNeverDue;
   for (int32_t i = 0; i < memory_.header->num_active; ++i) next = std::min(next, memory_.dues[i]);
   return next;
 }
