@@ -9,7 +9,8 @@
 Makes an environment with PyTorch, installs the wheel, and runs the demo and two verbs outside of
 this checkout, without a compiler on the path. Fails in these cases:
 
-- the demo has no table, or it and the installation take longer than a minute and a half
+- the demo has no table, or it and the installation take longer than a minute and a half, also in
+  seconds of computation, which are fewer on a busy machine
 - Medley loads a library outside the environment, Python and the C and C++ run-time libraries
 - the wheel requires a newer C library than docs/howto/install.md names
 """
@@ -17,6 +18,7 @@ this checkout, without a compiler on the path. Fails in these cases:
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -165,20 +167,26 @@ def main() -> int:
     return 0
 
 
+def computed_seconds() -> float:
+    """Returns the processor time of all ended processes that this one started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def try_it(wheel: Path, torch: str, folder: Path) -> None:
     """Installs a wheel with its PyTorch and runs verbs. Ends this program with a failure."""
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--no-compile"]
     subprocess.run([*pip, f"torch=={torch}"], check=True)
-    started = time.monotonic()
+    started, computed = time.monotonic(), computed_seconds()
     subprocess.run([*pip, str(wheel)], check=True)
     print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
     bare = str(venv / "bin")
     python = str(venv / "bin" / "python")
     package = venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "medley"
     shown = run([python, "-m", "medley", "demo"], folder, bare, show=True)
-    took = time.monotonic() - started
+    took, computed = time.monotonic() - started, computed_seconds() - computed
     if not re.search(r"^proportional split  ", shown, re.MULTILINE):
         sys.exit("try_wheel: the demo printed no table")
     model = "medley_extras.models:mlp"
@@ -191,10 +199,10 @@ def try_it(wheel: Path, torch: str, folder: Path) -> None:
     if strange:
         sys.exit("try_wheel: found libraries of this machine: " + "; ".join(strange))
     print(
-        f"PyTorch {torch}: installation and demo took {took:.0f} s; "
+        f"PyTorch {torch}: installation and demo took {took:.0f} s, computed {computed:.0f} s; "
         f"{wheel.name} needs nothing of this machine"
     )
-    if took > INSTALL_AND_DEMO_SECONDS:
+    if min(took, computed) > INSTALL_AND_DEMO_SECONDS:
         sys.exit(
             f"try_wheel: installation and demo took {took:.0f} s, expected at most "
             f"{INSTALL_AND_DEMO_SECONDS}"
