@@ -6,10 +6,11 @@
     cluster.yaml  cluster of 4 devices
     ```
 
-A command must end with status 0, or with N if a line `# exits with N` follows it. A line `...` in
-the output stands for any lines. A command without output may print anything. The fences of a page
-share a temporary directory, with links to `data`, `docs`, `examples` and `tests` of the repository.
-Other fences are not run. There is no shell. --update rewrites the outputs.
+A line that ends in a backslash continues a command. It must end with status 0, or with N if a line
+`# exits with N` follows it. A line `...` in the output stands for any lines. A command without
+output may print anything. The fences of a page share a temporary directory, with links to `data`,
+`docs`, `examples` and `tests` of the repository. Other fences are not run. There is no shell.
+--update rewrites the outputs.
 """
 
 import argparse
@@ -131,10 +132,14 @@ class Page:
         starts = [k for k, line in enumerate(body) if line.startswith("$ ")] + [len(body)]
         self.lines += body[: starts[0]]
         for start, stop in zip(starts, starts[1:], strict=False):
-            self.run_entry(body[start], body[start + 1 : stop], number + start)
+            end = start + 1
+            while body[end - 1].endswith("\\"):
+                end += 1
+            self.run_entry(body[start:end], body[end:stop], number + start)
 
-    def run_entry(self, command: str, below: list[str], number: int) -> None:
+    def run_entry(self, typed: list[str], below: list[str], number: int) -> None:
         self.num_commands += 1
+        command = " ".join(line.removesuffix("\\").strip() for line in typed)
         notes = [line for line in below if EXITS.match(line)]
         expected = [line for line in below if line not in notes]
         blank = 0  # lines between two commands belong to neither
@@ -152,7 +157,7 @@ class Page:
         elif expected and not matches(expected, actual):
             diff = difflib.unified_diff(expected, actual, "page", "now", lineterm="", n=1)
             self.problems.append("\n".join([place, *list(diff)[:DIFF_LINES]]))
-        self.lines += [command, *(rewritten(expected, actual) if expected else [])]
+        self.lines += [*typed, *(rewritten(expected, actual) if expected else [])]
         self.lines += notes + [""] * blank
 
 
