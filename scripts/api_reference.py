@@ -92,7 +92,9 @@ MODULES = {
     "The command line": [
         "medley.cli.verb.Verb",
         "medley.cli.verb.verb_of",
+        "medley.cli.verb.print_next",
         "medley.cli.verb.progress",
+        "medley.cli.verb.wrapped",
         "medley.cli.core.ask",
         "medley.cli.core.command_of_core",
         "medley.cli.core.simplified_graph",

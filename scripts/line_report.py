@@ -43,12 +43,12 @@ BUDGETS = {
     "medley/emulation": 1_299,
     "medley/worker": 1_000,
     "medley/measure": 1_500,
-    "medley/cli": 4_039,  # the tables of every verb, with several pipelines side by side
+    "medley/cli": 4_260,  # the tables of every verb, none wider than 100 columns
     "medley/kernels": 2_871,  # kernels of our own ops, optimizers and gradient syncs
     "medley/executor": 1_540,
     "medley/transport": 1_380,
     "medley/run": 1_665,
-    "medley/testing": 2_100,  # how many seeds, too
+    "medley/testing": 1_960,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 1_922,
     "medley/goal": 490,
@@ -75,7 +75,7 @@ BUDGETS = {
 }
 # Modules above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_484  # all other modules of medley/: raised for a new ability, not for a second answer
+CORE = 75_591  # all other modules of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:

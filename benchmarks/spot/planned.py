@@ -75,7 +75,7 @@ class Planned:
             first = [f"{pool}/{i}" for pool, count in sorted(counts.items()) for i in range(count)]
             self._found[key] = self._plan(first)
             self._save()
-            print(f"{key}: {self._found[key]['rows']:.4g} rows/s", file=sys.stderr, flush=True)
+            print(f"{key}: {self._found[key]['rows']:,.1f} samples/s", file=sys.stderr, flush=True)
         return self._found[key]
 
     def _plan(self, nodes: Iterable[str]) -> dict[str, Any]:

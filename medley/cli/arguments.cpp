@@ -6,8 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <memory>
+#include <set>
+#include <utility>
 
 #include "medley/base/error.h"
+#include "medley/cli/table.h"
 #include "medley/plan/nearest.h"
 
 namespace medley {
@@ -58,6 +62,34 @@ std::string unknown_text(const CLI::App& command) {
     if (!each->get_lnames().empty()) names.push_back("--" + each->get_lnames().front());
   return fmt::format("found {}, expected an option{}", *option, suggestion(*option, names));
 }
+
+// Prints an option with its rules below its help, in lines of at most kColumns.
+class Help : public CLI::Formatter {
+  std::string make_option(const CLI::Option* option, bool positional) const override {
+    const std::string type = option->get_type_size() == 0 ? "" : option->get_type_name();
+    const size_t rule = std::min(type.find(':'), type.size());
+    std::string left = "  " + make_option_name(option, positional);
+    if (!type.empty()) left += " " + type.substr(0, rule);
+    if (option->get_expected_max() == CLI::detail::expected_max_vector_size) left += " ...";
+    if (option->get_required()) left += " REQUIRED";
+    std::string text = option->get_description();
+    if (rule < type.size()) text += " " + type.substr(rule + 1);
+    text += names_text("; needs", option->get_needs());
+    text += names_text("; not with", option->get_excludes());
+    std::string lines;
+    for (const std::string& line : broken(text, kColumns - column_width_)) {
+      if (left.size() >= column_width_) lines += std::exchange(left, "") + "\n";
+      lines += fmt::format("{:<{}}{}\n", std::exchange(left, ""), column_width_, line);
+    }
+    return lines;
+  }
+
+  static std::string names_text(const char* text, const std::set<CLI::Option*>& options) {
+    std::set<std::string> names;
+    for (const CLI::Option* each : options) names.insert(each->get_name());
+    return names.empty() ? "" : fmt::format("{} {}", text, fmt::join(names, " "));
+  }
+};
 
 // Joins the option parser's own messages, which may have several lines.
 std::string one_line(std::string text) {
@@ -126,6 +158,7 @@ ArgumentParser::ArgumentParser(const std::string& name,
                                const std::string& version)
     : parser_(new Parser{CLI::App{help}}) {
   parser_->app.name(name);
+  parser_->app.formatter(std::make_shared<Help>());
   parser_->app.set_version_flag("--version", version);
   parser_->app.require_subcommand(1);
 }

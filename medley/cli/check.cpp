@@ -104,24 +104,40 @@ std::string without_rules(const Graph& graph) {
     if (!find_rule(op.name)) names.insert(op.name);
   if (names.empty()) return "";
   return fmt::format(
-      "Without a rule, so that each device computes them whole: {}. A graph of "
-      "capture has them by these names; another may misspell them.\n",
+      "Ops without a rule, which each device computes whole: {}. In a graph by hand, check their "
+      "spelling.\n",
       fmt::join(names, ", "));
 }
 
 // Returns the sentence on checks skipped for lack of files; "" if there are none.
 std::string not_checked(const Read& read) {
   if (read.plans.empty() || (read.graph && read.cluster)) return "";
-  return fmt::format("Not checked: whether a plan fits {}. Name {} beside it.\n",
-                     read.graph     ? "a cluster"
-                     : read.cluster ? "a graph"
-                                    : "a graph and a cluster",
-                     read.graph || read.cluster ? "one" : "both");
+  const char* missing = read.graph     ? "a cluster"
+                        : read.cluster ? "a graph"
+                                       : "a graph and a cluster";
+  return fmt::format("Not checked: whether a plan fits {}.\n", missing);
+}
+
+// Returns the command that uses these files, or that checks a plan with all that it is for.
+std::string next_of_check(const std::vector<std::string>& paths, const Read& read) {
+  const auto of = [&](bool found, const char* end, const char* name) {
+    return found ? *std::ranges::find_if(paths, [&](auto& p) { return p.ends_with(end); }) : name;
+  };
+  const std::string graph = of(read.graph.has_value(), ".graph", "g.graph");
+  const std::string cluster = of(read.cluster.has_value(), "ml", "cluster.yaml");
+  const std::string plan = read.plans.empty() ? "" : read.plans.back().first;
+  if (plan.empty() && !read.graph) return "";
+  if (plan.empty())
+    return next_text(
+        {{"medley", "plan", graph, cluster, "--global-batch", "64", "-o", "plan.json"}});
+  return next_text({read.graph && read.cluster
+                        ? std::vector<std::string>{"medley", "launch", plan, "train.py"}
+                        : std::vector<std::string>{"medley", "check", graph, cluster, plan}});
 }
 
 void run_check(const std::vector<std::string>& paths, Session& session) {
   Read read;
-  Table table({"file", "what it is"});
+  Table table("file|what it is");
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const std::string& path : paths) {
     const std::string what = read_one(path, session, read);
@@ -137,7 +153,8 @@ void run_check(const std::vector<std::string>& paths, Session& session) {
   if (read.table && read.cluster)
     left_out +=
         check_measured(read.table->first, read.table->second, *read.cluster, read.layer_plans);
-  session.out << (session.json ? json.dump(2) + "\n" : table.text() + left_out);
+  session.out << (session.json ? json.dump(2) + "\n"
+                               : table.text() + wrapped(left_out) + next_of_check(paths, read));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "medley/base/printable.h"
 #include "medley/cli/additions.h"
 #include "medley/cli/arguments.h"
+#include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 
 namespace medley {
@@ -50,19 +51,19 @@ const std::vector<Verb>& verbs() {
        "medley plan g.graph cluster.yaml --global-batch 64 -o plan.json",
        prepare_plan},
       {"compare",
-       "Show what all strategies come to, side by side",
+       "Compare the plans of all strategies: step time, memory, traffic",
        "medley compare g.graph cluster.yaml --global-batch 64",
        prepare_compare},
       {"explain",
-       "Say in words what a plan does",
+       "Explain a plan: its devices, rows, sharding, memory and times",
        "medley explain plan.json --graph g.graph --cluster cluster.yaml --expanded",
        prepare_explain},
       {"simulate",
-       "Show what will happen when a plan runs: times, traffic, memory",
+       "Simulate a step of a plan: times, traffic, memory",
        "medley simulate g.graph cluster.yaml plan.json --trace trace.json",
        prepare_simulate},
       {"memory",
-       "Show what fills the memory of each device, and when most",
+       "Show the memory of each device at its peak, by use",
        "medley memory g.graph cluster.yaml plan.json",
        prepare_memory},
       {"check",
@@ -80,7 +81,8 @@ const std::vector<Verb>& verbs() {
 int run_cli(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
   PrintableStream out(surroundings.out), err(surroundings.err);
   const auto report = [&](const std::exception& error, int code) {
-    err << error.what() << "\n" << std::flush;
+    // One line in a file or a pipe.
+    err << (surroundings.terminal ? wrapped(error.what()) : error.what()) << "\n" << std::flush;
     return code;
   };
   try {

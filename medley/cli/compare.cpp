@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/progress.h"
+#include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/lower/lower.h"
@@ -79,14 +81,6 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   return row;
 }
 
-// Returns "4 A100, 2 V100".
-std::string kinds_text(const std::map<std::string, size_t>& kinds) {
-  std::string text;
-  for (const auto& [kind, count] : kinds)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
-  return text;
-}
-
 // Returns "2 pipelines: 2 stages on 4 A100; 3 stages on 2 A100, 2 V100", equal ones once.
 std::string pipelines_text(const StrategyRow& row) {
   std::string text;
@@ -98,20 +92,13 @@ std::string pipelines_text(const StrategyRow& row) {
     const auto& [stages, kinds] = pipeline;
     text += fmt::format("{}{}{} stage{} on {}",
                         text.empty() ? "" : "; ",
-                        identical > 1 ? fmt::format("{} times ", identical) : "",
+                        identical > 1 ? fmt::format("{} x ", identical) : "",
                         stages,
                         stages == 1 ? "" : "s",
                         kinds_text(kinds));
     p += identical;
   }
   return fmt::format("{} pipelines: {}", row.pipelines.size(), text);
-}
-
-std::string memory_text(const StrategyRow& row) {
-  std::string text;
-  for (const auto& [kind, bytes] : row.memory)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, to_string(Bytes{bytes.first}));
-  return text;
 }
 
 ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
@@ -139,21 +126,23 @@ ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   return out;
 }
 
-std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
+// Returns null if no plan fits.
+const StrategyRow* fastest(const std::vector<StrategyRow>& rows) {
   const StrategyRow* best = nullptr;
   for (const StrategyRow& row : rows)
     if (!row.infeasible && (!best || row.step < best->step)) best = &row;
-  Table table({"strategy",
-               "step",
-               "vs best",
-               "gap",
-               "busiest device",
-               "mean utilisation",
-               "pipelines",
-               "stages",
-               "micro-batches",
-               "traffic",
-               "most memory"});
+  return best;
+}
+
+std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
+  const StrategyRow* best = fastest(rows);
+  std::set<std::string> kinds;
+  for (const StrategyRow& row : rows)
+    for (const auto& [kind, bytes] : row.memory) kinds.insert(kind);
+  std::string titles = "strategy|step|vs best|gap|busiest device|mean utilisation|pipelines|stages";
+  titles += "|micro-batches|traffic";
+  for (const std::string& kind : kinds) titles += "|" + kind + " memory";
+  Table table(titles);
   std::vector<std::pair<std::string, Infeasible>> reasons;
   for (const StrategyRow& row : rows) {
     if (row.infeasible) {
@@ -161,17 +150,21 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
       reasons.emplace_back(row.strategy, *row.infeasible);
       continue;
     }
-    table.add({row.strategy,
-               to_string(row.step),
-               fmt::format("{:.2f}x", row.step / best->step),
-               bound.value > 0 ? fmt::format("{:.0f} %", 100 * (row.step / bound - 1)) : "",
-               fmt::format("{:.0f} %", 100 * (row.slowest_computes / row.step)),
-               fmt::format("{:.0f} %", 100 * row.utilisation),
-               std::to_string(row.pipelines.size()),
-               std::to_string(row.stages),
-               std::to_string(row.microbatches),
-               to_string(Bytes{row.traffic}),
-               memory_text(row)});
+    std::vector<std::string> cells{row.strategy,
+                                   to_string(row.step),
+                                   fmt::format("{:.2f}x", row.step / best->step),
+                                   bound.value > 0 ? percent(row.step / bound - 1, 0) : "",
+                                   percent(row.slowest_computes / row.step, 0),
+                                   percent(row.utilisation, 0),
+                                   std::to_string(row.pipelines.size()),
+                                   std::to_string(row.stages),
+                                   std::to_string(row.microbatches),
+                                   to_string(Bytes{row.traffic})};
+    for (const std::string& kind : kinds) {
+      const auto bytes = row.memory.find(kind);
+      cells.push_back(bytes == row.memory.end() ? "-" : to_string(Bytes{bytes->second.first}));
+    }
+    table.add(std::move(cells));
   }
   std::string text;
   for (const std::string& line : in_short(reasons)) text += line + "\n";
@@ -180,20 +173,20 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
       text += fmt::format("{}: {}\n", row.strategy, pipelines_text(row));
   for (const StrategyRow& row : rows)
     if (!row.not_used.empty())
-      text += fmt::format("{}: leaves out {}\n", row.strategy, kinds_text(row.not_used));
+      text += fmt::format("{}: does not use {}\n", row.strategy, kinds_text(row.not_used));
   for (const StrategyRow& row : rows)
     if (row.recomputing > 0)
-      text += fmt::format(
-          "{}: {} of {} stages compute part of the forward phase again to save memory\n",
-          row.strategy,
-          row.recomputing,
-          row.stages);
-  text = table.text() + text;
-  if (bound.value > 0)
-    text += fmt::format(
-        "lower bound {}, in the search model: no plan of these strategies takes less there\n",
-        to_string(bound));
-  return text;
+      text += fmt::format("{}: {} of {} stages recompute part of the forward phase\n",
+                          row.strategy,
+                          row.recomputing,
+                          row.stages);
+  if (best)
+    text += "busiest device, mean utilisation: time that devices compute, as a share of the step\n";
+  if (best && bound.value > 0)
+    text +=
+        fmt::format("gap: step above {}, the lower bound of these strategies in the search model\n",
+                    to_string(bound));
+  return table.text() + wrapped(text);
 }
 
 void run_compare(const CompareArguments& options, Session& session) {
@@ -227,6 +220,8 @@ void run_compare(const CompareArguments& options, Session& session) {
   const Nanoseconds bound = lower_bound(wanted, request);
   if (!session.json) {
     session.out << to_text(rows, bound);
+    if (const StrategyRow* best = fastest(rows))
+      session.out << next_text({plan_command(asked, best->strategy)});
     return;
   }
   ordered_json out;
@@ -245,10 +240,8 @@ std::function<void()> prepare_compare(Arguments& arguments, Session& session) {
                   "Only these: hap,data-parallel-even; all",
                   {.commas = true, .excludes = {"--layers"}});
   return [options, &session] {
-    if (without_graph(options->request))
-      compare_measured(options->request, session);
-    else
-      run_compare(*options, session);
+    without_graph(options->request) ? compare_measured(options->request, session)
+                                    : run_compare(*options, session);
   };
 }
 

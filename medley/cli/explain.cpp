@@ -264,7 +264,7 @@ std::string cell_text(const std::string& key, const Json& value) {
   if (value.is_array()) return runs_text(value.get<std::vector<int64_t>>());
   if (key.ends_with("bytes")) return to_string(Bytes{value.get<int64_t>()});
   if (key.ends_with("seconds")) return to_string(Seconds{value.get<double>()});
-  if (key.ends_with("share")) return fmt::format("{:.1f} %", 100 * value.get<double>());
+  if (key.ends_with("share")) return percent(value.get<double>());
   return value.dump();
 }
 
@@ -276,6 +276,8 @@ std::string table_text(const Json& rows) {
     for (std::string_view unit : {"_bytes", "_seconds", "_share"})
       if (title.ends_with(unit)) title.resize(title.size() - unit.size());
     if (title == "microbatches") title = "rows per micro-batch";
+    if (title == "plan_text") title = "in plan.json";
+    if (title == "computes" || title == "waits") title = title == "waits" ? "idle" : "busy";
     std::replace(title.begin(), title.end(), '_', ' ');
     header.push_back(title);
   }
@@ -307,7 +309,7 @@ std::string not_used_text(const Json& names) {
   for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i)
     out += (i ? ", " : " ") + names[i].get<std::string>();
   if (names.size() > kMostNames) out += fmt::format(" and {} more", names.size() - kMostNames);
-  return out + ".\n";
+  return wrapped(out + ".\n");
 }
 
 // Adds one stage's rows. With several stages, each row has the number or name of its stage.
@@ -324,10 +326,9 @@ void add_rows(Json& all, const Json& rows, const Json& stage, const Program& pro
 // Returns the text on a stage's recomputation.
 std::string recompute_text(std::string_view recompute) {
   if (recompute == Stage().recompute) return "";
-  return fmt::format(
-      "{} is recomputed in the backward phase; only what {} is kept.\n",
-      recompute == "all" ? "All of the forward phase" : "Each block of the forward phase",
-      recompute == "all" ? "comes into the stage" : "crosses between blocks");
+  return fmt::format("{} is recomputed in the backward phase. Only the inputs of {} are stored.\n",
+                     recompute == "all" ? "The forward phase" : "Each block of the forward phase",
+                     recompute == "all" ? "the stage" : "blocks");
 }
 
 // Returns "stage 0/1, layers 6-11, from h.3.ln_1/native_layer_norm#0".
@@ -339,7 +340,7 @@ std::string heading(const std::string& name, const Json& stage) {
   }
   if (const auto first = stage["first"].get<std::string>(); !first.empty())
     text += ", from " + first;
-  return text + "\n";
+  return wrapped(text + "\n");
 }
 
 }  // namespace
@@ -397,8 +398,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
 
 std::string explain(const Plan& plan, const ExplainOptions& options) {
   const Json json = explain_json(plan, options);
-  std::string out = json["summary"].get<std::string>() + "\n";
-  if (json.contains("bf16_as")) out += types_text(json["bf16_as"]);
+  std::string out = wrapped(json["summary"].get<std::string>() + "\n");
+  if (json.contains("bf16_as")) out += wrapped(types_text(json["bf16_as"]));
   if (json.contains("pipelines")) out += "\n" + pipelines_text(json["pipelines"]);
   const std::vector<std::string> names = stage_names(plan);
   for (size_t s = 0; s < names.size(); ++s) {
@@ -415,28 +416,24 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
       out += "\n" + table_text(stage["entries"]);
   }
   if (json.contains("owners")) out += "\n" + table_text(json["owners"]);
-  if (json.contains("shared")) {
-    out += "\n" + shared_text(json["shared"]);
-    if (json.contains("pipelines")) out += "\n" + reasons_text(json["pipelines"], json["shared"]);
-  }
+  if (json.contains("shared")) out += "\n" + shared_text(json["shared"]);
   if (json.contains("not_used") && !json["not_used"].empty())
     out += "\n" + not_used_text(json["not_used"]);
   if (json.contains("step_seconds"))
     out += fmt::format(
-        "\nPredicted step: {}, {:.4g} rows/s; {}.\n",
+        "\nPredicted step: {}, {}; {}.\n",
         to_string(Seconds{json["step_seconds"].get<double>()}),
-        json["rows_per_second"].get<double>(),
+        samples_text(json["rows_per_second"].get<double>()),
         json.contains("bubble_share")
-            ? fmt::format("{:.1f} % of it is idle time (pipeline bubble)",
-                          100 * json["bubble_share"].get<double>())
+            ? percent(json["bubble_share"].get<double>()) + " of it is idle time (pipeline bubble)"
             : fmt::format("communication: {} (overlap not subtracted)",
                           to_string(Seconds{json["communicates_seconds"].get<double>()})));
   if (json.contains("tolerates_node_loss"))
-    out += fmt::format("With it {}.\n", json["tolerates_node_loss"].get<std::string>());
+    out += wrapped(fmt::format("With it {}.\n", json["tolerates_node_loss"].get<std::string>()));
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
         return stage.contains("groups") || stage.contains("said");
       }))
-    return out + "`medley explain --expanded` shows every input, op and communication.\n";
+    return out;
   out += "\nAnything not listed is replicated; ops run where the least data moves.\n";
   for (const char* section : {"inputs", "ops", "communications"})
     if (json.contains(section) && !json[section].empty()) out += "\n" + table_text(json[section]);

@@ -96,18 +96,13 @@ std::string modules_text(const Json& modules) {
   return table.text();
 }
 
-std::string rows_text(const char* key, const Json& rows, bool counts = true) {
-  Table table(counts ? std::vector<std::string>{key, "count", "plan text", "meaning"}
-                     : std::vector<std::string>{key, "plan text", "meaning"});
-  size_t shown = 0;
-  for (const Json& row : rows) {
-    if (shown++ == kMostRows) break;
-    std::vector<std::string> cells{row[key].get<std::string>()};
-    if (counts) cells.push_back(std::to_string(row["count"].get<int64_t>()));
-    cells.push_back(row["plan_text"].get<std::string>());
-    cells.push_back(row["meaning"].get<std::string>());
-    table.add(std::move(cells));
-  }
+std::string rows_text(const std::string& key, const Json& rows, bool counts = true) {
+  Table table(key + "|count|in plan.json|meaning");
+  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i)
+    table.add({rows[i][key].get<std::string>(),
+               counts ? std::to_string(rows[i]["count"].get<int64_t>()) : "",
+               rows[i]["plan_text"].get<std::string>(),
+               rows[i]["meaning"].get<std::string>()});
   std::string out = table.text();
   if (rows.size() > kMostRows) out += fmt::format("... and {} more\n", rows.size() - kMostRows);
   return out;
@@ -188,15 +183,15 @@ std::string said_text(const Json& groups) {
   for (const auto& [key, rows] :
        {std::pair("op", groups["not_by_rows"]), std::pair("parameter", groups["sharded"])})
     if (!rows.empty()) out += rows_text(key, rows, false) + "\n";
-  return out + "With --graph you see how many ops and parameters that are.\n";
+  out.pop_back();
+  return out;
 }
 
 std::string groups_text(const Json& groups) {
   std::string out = modules_text(groups["modules"]);
   out += fmt::format(
-      "replicated: every device computes the whole op ({} of {} ops); partial: the op adds to a "
-      "partial "
-      "sum.\n\n",
+      "replicated: every device computes the whole op ({} of {} ops)\n"
+      "partial: the op adds to a partial sum\n\n",
       groups["replicated_ops"].get<int64_t>(),
       groups["ops"].get<int64_t>());
   const Json& otherwise = groups["not_by_rows"];

@@ -93,9 +93,8 @@ std::string layers_text(const nlohmann::ordered_json& layers) {
                bytes("parameter_bytes"),
                module.empty() ? "(the model)" : module});
   }
-  return text + ".\n\n" + table.text() +
-         "\nForward, backward, up and down are per row; up and down cross the cut after the "
-         "layer.\n";
+  return wrapped(text + ".\n\n") + table.text() +
+         "forward, backward: per sample; up, down: bytes per sample over the cut after the layer\n";
 }
 
 }  // namespace medley

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/units.h"
@@ -23,18 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 std::string seconds_text(const Json& row, const char* key) {
   return to_string(Seconds{row[key].get<double>()});
-}
-
-// Returns "4 A100, 2 V100".
-std::string devices_text(const Json& row) {
-  std::string text;
-  for (const auto& [kind, count] : row["kinds"].items())
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count.get<int>(), kind);
-  return text.empty() ? fmt::format("{}", row["devices"].get<int>()) : text;
 }
 
 // The bytes between one pipeline's stages in a step, and the network that carries most.
@@ -167,65 +156,29 @@ void add_measures(Json& pipelines,
 
 std::string pipelines_text(const Json& pipelines) {
   const bool measured = pipelines.front().contains("backward_done_seconds");
-  std::vector<std::string> header = {
-      "pipeline", "rows", "share", "rows by micro-batch", "stages", "devices"};
-  if (measured)
-    header.insert(
-        header.end(),
-        {"backward done", "waits for its own", "for other pipelines", "stages send", "over"});
-  Table table(header);
+  Table table("pipeline|rows|share|rows per micro-batch|stages|devices");
+  std::string titles = "pipeline|backward phase ends after|idle for own stages";
+  Table times(titles + "|idle for other pipelines|activations sent|over");
   for (const Json& row : pipelines) {
     const auto first = row["first_row"].get<int64_t>(), count = row["rows"].get<int64_t>();
-    std::vector<std::string> cells = {fmt::format("{}", row["pipeline"].get<int>()),
-                                      fmt::format("{}-{}", first, first + count - 1),
-                                      percent(row["rows_share"].get<double>()),
-                                      runs_text(row["microbatches"].get<std::vector<int64_t>>()),
-                                      fmt::format("{}", row["stages"].get<int>()),
-                                      devices_text(row)};
+    const std::string number = fmt::format("{}", row["pipeline"].get<int>());
+    table.add({number,
+               fmt::format("{}-{}", first, first + count - 1),
+               percent(row["rows_share"].get<double>()),
+               runs_text(row["microbatches"].get<std::vector<int64_t>>()),
+               fmt::format("{}", row["stages"].get<int>()),
+               row["kinds"].empty()
+                   ? row["devices"].dump()
+                   : kinds_text(row["kinds"].get<std::map<std::string, size_t>>())});
     if (measured)
-      cells.insert(cells.end(),
-                   {seconds_text(row, "backward_done_seconds"),
-                    percent(row["waits_share"].get<double>()),
-                    percent(row["waits_for_pipelines_share"].get<double>()),
-                    to_string(Bytes{row["sends_bytes"].get<int64_t>()}),
-                    row["network"].get<std::string>()});
-    table.add(std::move(cells));
+      times.add({number,
+                 seconds_text(row, "backward_done_seconds"),
+                 percent(row["waits_share"].get<double>()),
+                 percent(row["waits_for_pipelines_share"].get<double>()),
+                 to_string(Bytes{row["sends_bytes"].get<int64_t>()}),
+                 row["network"].get<std::string>()});
   }
-  return table.text();
-}
-
-std::string reasons_text(const Json& pipelines, const Json& shared) {
-  struct Sum {
-    int64_t bytes = 0;
-    std::set<std::string> networks;
-    void add(const Json& row, const char* key) {
-      if (row[key].get<int64_t>() == 0) return;
-      bytes += row[key].get<int64_t>();
-      networks.insert(row["network"].get<std::string>());
-    }
-    std::string text() const {
-      return bytes == 0
-                 ? "nothing"
-                 : fmt::format(
-                       "{} over {}", medley::to_string(Bytes{bytes}), fmt::join(networks, " and "));
-    }
-  } inside, between;
-  double first = pipelines.front()["backward_done_seconds"].get<double>(), last = first;
-  for (const Json& row : pipelines) {
-    inside.add(row, "sends_bytes");
-    first = std::min(first, row["backward_done_seconds"].get<double>());
-    last = std::max(last, row["backward_done_seconds"].get<double>());
-  }
-  for (const Json& row : shared) between.add(row, "traffic_bytes");
-  return fmt::format(
-      "In a step, stages of one pipeline send each other {}; sums of gradients that stages share "
-      "take "
-      "{}.\n"
-      "The first pipeline is through with its backward phase after {}, the last after {}.\n",
-      inside.text(),
-      between.text(),
-      medley::to_string(Seconds{first}),
-      medley::to_string(Seconds{last}));
+  return table.text() + (measured ? "\n" + times.text() : "");
 }
 
 Json shared_json(const Program& program,
@@ -287,16 +240,10 @@ Json shared_json(const Program& program,
 
 // Stages without common layers have a tied weight.
 std::string shared_text(const Json& shared) {
-  Table table({"layers",
-               "gradients summed over",
-               "parameters",
-               "bytes",
-               "over",
-               "takes",
-               "overlapped",
-               "overlaps backward of"});
+  Table table(
+      "layers|gradients summed over|parameters|bytes|over|takes|overlapped|overlaps backward of");
   double takes = 0, overlapped = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0, traffic = 0;
   for (const Json& row : shared) {
     const auto layers = row["layers"].get<std::string>();
     const auto joined = [&](const char* key, std::string_view between) {
@@ -313,15 +260,15 @@ std::string shared_text(const Json& shared) {
     takes += row["takes_seconds"].get<double>();
     overlapped += row["overlapped_seconds"].get<double>();
     bytes += row["bytes"].get<int64_t>();
+    traffic += row["traffic_bytes"].get<int64_t>();
   }
-  return table.text() +
-         fmt::format(
-             "{} of gradients are summed between stages in {}: {} of it while a backward phase is "
-             "under way, {} after it.\n",
-             to_string(Bytes{bytes}),
-             to_string(Seconds{takes}),
-             to_string(Seconds{overlapped}),
-             to_string(Seconds{takes - overlapped}));
+  return table.text() + wrapped(fmt::format("Gradient sync between stages: {} summed with {} of "
+                                            "traffic in {}, of which {} overlap "
+                                            "a backward phase.\n",
+                                            to_string(Bytes{bytes}),
+                                            to_string(Bytes{traffic}),
+                                            to_string(Seconds{takes}),
+                                            to_string(Seconds{overlapped})));
 }
 
 }  // namespace medley

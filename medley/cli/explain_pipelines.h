@@ -33,10 +33,6 @@ void add_measures(nlohmann::ordered_json& pipelines,
                   const CostModel& costs,
                   const Simulation& simulation);
 std::string pipelines_text(const nlohmann::ordered_json& pipelines);
-// Explains the grouping of devices: the traffic per network inside of and between pipelines, and
-// whether they end together. Requires: rows with measures.
-std::string reasons_text(const nlohmann::ordered_json& pipelines,
-                         const nlohmann::ordered_json& shared);
 
 // Returns a row for all gradient syncs among the same stages. Requires: the simulation has gradient
 // syncs.

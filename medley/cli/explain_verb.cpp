@@ -9,6 +9,7 @@
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
+#include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/lower/lower.h"
 #include "medley/measured_layers/layer_plan.h"
@@ -42,6 +43,17 @@ Added find_added(const Plan& plan,
   for (const ExplainAddition& addition : session.additions.explain)
     added.push_back(addition.find(request, plan, progress));
   return added;
+}
+
+// Returns the command that shows more of a plan; "" if all is shown.
+std::string next_of_explain(const ExplainArguments& options) {
+  if (options.expanded) return "";
+  const std::string graph = options.graph.empty() ? "g.graph" : options.graph;
+  const std::string cluster = options.cluster.empty() ? "cluster.yaml" : options.cluster;
+  std::vector<std::string> words{"medley", "explain", options.plan, "--graph", graph};
+  words.insert(words.end(), {"--cluster", cluster});
+  if (!options.graph.empty() && !options.cluster.empty()) words.emplace_back("--expanded");
+  return next_text({words});
 }
 
 void run_explain(const ExplainArguments& options, Session& session) {
@@ -79,6 +91,7 @@ void run_explain(const ExplainArguments& options, Session& session) {
     session.out << explain(plan, about);
     for (size_t i = 0; i < added.size(); ++i)
       if (!added[i].empty()) session.out << "\n" << additions[i].text(added[i]);
+    session.out << next_of_explain(options);
     return;
   }
   nlohmann::ordered_json json = explain_json(plan, about);

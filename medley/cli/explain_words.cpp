@@ -2,20 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "medley/base/at.h"
 #include "medley/sharding/choice.h"
 
 namespace medley {
 namespace {
 
-// Returns a part's share for each device: "24, 8", "2 : 1".
+// Returns "66.7 / 33.3 %", or "25 % x 4" for equal shares.
+std::string shares_text(const std::vector<double>& shares) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  if (std::ranges::all_of(shares, [&](double each) { return each == shares[0]; }))
+    return fmt::format("{:.3g} % x {}", 100 * shares[0] / sum, shares.size());
+  std::string out;
+  for (double each : shares)
+    out += fmt::format("{}{:.3g}", out.empty() ? "" : " / ", 100 * each / sum);
+  return out + " %";
+}
+
+// Returns a part's share for each device: "24, 8", "66.7 / 33.3 %".
 std::string lengths_text(const Plan& plan, const std::string& name) {
   if (name == kRows) return "by rows";
   if (name == kEven) return "evenly";
   for (const Part& part : plan.parts)
     if (part.name == name)
-      return part.shares.empty() ? fmt::format("{}", fmt::join(part.lengths, ", "))
-                                 : fmt::format("{:.4g}", fmt::join(part.shares, " : "));
+      return part.shares.empty() ? runs_text(part.lengths) : shares_text(part.shares);
   return "by a part that is not there";
 }
 

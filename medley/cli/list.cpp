@@ -22,7 +22,7 @@ struct Listing {
 };
 
 Listing list_strategies(const Session&) {
-  Listing listing{Table({"strategy", "what it does"})};
+  Listing listing{Table("strategy|what it does")};
   for (const Strategy& strategy : strategies()) {
     listing.table.add({std::string(strategy.name), std::string(strategy.help)});
     listing.json.push_back({{"name", strategy.name}, {"help", strategy.help}});
@@ -41,7 +41,7 @@ std::string bf16_text(const DeviceKind& kind) {
 }
 
 Listing list_devices(const Session& session) {
-  Listing listing{Table({"device", "memory", "bandwidth", "link", "sustained f32", "bf16", "f16"})};
+  Listing listing{Table("device|memory|bandwidth|link|sustained f32|bf16|f16")};
   for (const auto& [name, kind] : read_catalogue(session.catalogue)) {
     listing.table.add({name,
                        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)}),
@@ -64,9 +64,9 @@ Listing list_devices(const Session& session) {
 }
 
 Listing list_ops(const Session&) {
-  Listing listing{Table({"op", "rule", "linear in"})};
+  Listing listing{Table("op|rule|linear in")};
   for (const Rule& rule : rules()) {
-    const std::string pattern = rule.instance ? "by its arguments" : std::string(rule.pattern);
+    const std::string pattern = rule.instance ? "depends on arguments" : std::string(rule.pattern);
     listing.table.add({std::string(rule.op), pattern, std::string(rule.linear)});
     listing.json.push_back({{"op", rule.op}, {"rule", pattern}, {"linear", rule.linear}});
   }
@@ -98,6 +98,9 @@ std::function<void()> prepare_list(Arguments& arguments, Session& session) {
       if (each.name != *what) continue;
       const Listing listing = each.list(session);
       session.out << (session.json ? listing.json.dump(2) + "\n" : listing.table.text());
+      if (!session.json && *what == "strategies")
+        session.out << next_text(
+            {{"medley", "compare", "g.graph", "cluster.yaml", "--global-batch", "64"}});
     }
   };
 }

@@ -18,11 +18,7 @@ using Json = nlohmann::ordered_json;
 using LayerAnswer = std::variant<LayerOutcome, Infeasible>;
 
 TableCosts table_costs(const std::string& path, const LayerTable& table, const Cluster& cluster) {
-  try {
-    return TableCosts(table, cluster);
-  } catch (const Error& error) {
-    throw Error(error.blame(), fmt::format("{}: {}", path, error.what()));
-  }
+  return in_plan(path, [&] { return TableCosts(table, cluster); });
 }
 
 TableCosts read_table_costs(const std::string& layers,
@@ -41,11 +37,7 @@ LayerPlan read_layer_plan(const std::string& path, Session& session) {
 }
 
 void verify_layer_plan(const LayerPlan& plan, const std::string& path, const TableCosts& costs) {
-  try {
-    verify(plan, costs);
-  } catch (const Error& error) {
-    throw Error(error.blame(), fmt::format("{}: {}", path, error.what()));
-  }
+  in_plan(path, [&] { verify(plan, costs); });
 }
 
 int devices(const LayerPlan& plan) {
@@ -72,7 +64,7 @@ std::string plan_text(const LayerPlan& plan) {
       plan.stages.size(),
       plan.stages.size() == 1 ? "" : "s",
       plan.schedule.empty() ? "" : ", scheduled by " + plan.schedule);
-  Table table({"stage", "layers", "devices", "rows of a replica", "in flight"});
+  Table table("stage|layers|devices|rows of a replica|in flight");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const LayerStage& s = plan.stages[i];
     table.add({std::to_string(i),
@@ -83,9 +75,7 @@ std::string plan_text(const LayerPlan& plan) {
   }
   text += table.text();
   if (std::ranges::any_of(plan.stages, [](const auto& s) { return s.tensor_parallel > 1; }))
-    text +=
-        "\n\"8 x 4\" are 8 replicas that divide the rows, each of 4 devices that divide the "
-        "layers.\n";
+    text += "8 x 4: 8 replicas that divide the rows, each of 4 devices that divide the layers\n";
   for (const std::string& each : plan.left_out) text += fmt::format("Left out: {}.\n", each);
   return text;
 }
@@ -99,27 +89,20 @@ std::string lacks_text(const LayerStepTimes& report) {
 }
 
 std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
-  std::string text =
-      fmt::format("Step: {}, {:.4g} rows/s; stages stand still {:.1f} % of the time.\n\n",
-                  to_string(report.step),
-                  static_cast<double>(plan.global_batch) / to_seconds(report.step).value,
-                  100 * report.bubble);
-  Table table({"stage",
-               "forward",
-               "backward",
-               "idle",
-               "update",
-               "transfer, on",
-               "back",
-               "memory",
-               "available"});
+  std::string text = fmt::format(
+      "Step: {}, {}; bubble {}.\n\n",
+      to_string(report.step),
+      samples_text(static_cast<double>(plan.global_batch) / to_seconds(report.step).value),
+      percent(report.bubble));
+  Table table(
+      "stage|forward|backward|idle|update|activations to next|gradients back|memory|available");
   for (size_t i = 0; i < report.stages.size(); ++i) {
     const LayerStageTimes& s = report.stages[i];
     const bool last = i + 1 == report.stages.size();
     table.add({std::to_string(i),
                to_string(s.costs.forward),
                to_string(s.costs.backward),
-               fmt::format("{:.1f} %", 100 * (s.idle / (s.busy + s.idle))),
+               percent(s.idle / (s.busy + s.idle)),
                to_string(s.costs.update),
                last ? "" : to_string(report.boundaries[i].forward),
                last ? "" : to_string(report.boundaries[i].backward),
@@ -137,7 +120,7 @@ std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
 std::string left_out_text(const std::vector<LeftOut>& pools) {
   std::string text;
   for (const LeftOut& each : pools) text += fmt::format("Left out: {}.\n", to_string(each));
-  return text;
+  return wrapped(text);
 }
 
 Json left_out_json(const std::vector<LeftOut>& pools) {
@@ -202,7 +185,7 @@ Nanoseconds fastest(const std::vector<Row>& rows) {
 }
 
 std::string rows_text(const std::vector<Row>& rows) {
-  Table table({"plan", "step", "vs best", "stages", "micro-batches", "idle", "most memory"});
+  Table table("plan|step|vs best|stages|micro-batches|bubble|fullest memory");
   std::string reasons;
   for (const Row& row : rows) {
     const auto* found = std::get_if<LayerOutcome>(&row.outcome);
@@ -216,10 +199,10 @@ std::string rows_text(const std::vector<Row>& rows) {
                fmt::format("{:.2f}x", found->report.step / fastest(rows)),
                std::to_string(found->plan.stages.size()),
                std::to_string(found->plan.microbatches),
-               fmt::format("{:.1f} %", 100 * found->report.bubble),
+               percent(found->report.bubble),
                most_memory(*found)});
   }
-  return table.text() + reasons;
+  return table.text() + wrapped(reasons);
 }
 
 Json rows_json(const std::vector<Row>& rows) {
@@ -282,9 +265,9 @@ void compare_measured(const RequestOptions& options, Session& session) {
     return;
   }
   session.out << rows_text(rows) +
-                     "grid: equal stages by 1F1B, unequal devices taken for equal ones; "
-                     "\"best, gpipe\": the best plan's stages by that schedule\n" +
-                     left_out_text(others);
+                     "grid: equal stages by 1F1B, as if all devices were equal\n"
+                     "best, gpipe: the stages of the best plan by that schedule\n" +
+                     left_out_text(others) + (best ? next_text({plan_command(options, "")}) : "");
 }
 
 void simulate_measured(const PlannedOptions& options, Session& session) {
@@ -300,15 +283,8 @@ void memory_measured(const PlannedOptions& options, Session& session) {
   const TableCosts costs = read_table_costs(options.layers, options.cluster, session);
   const LayerPlan plan = read_layer_plan(options.plan, session);
   verify_layer_plan(plan, options.plan, costs);
-  Table table({"stage",
-               "devices",
-               "parameters, gradients, optimizer",
-               "saved for backward",
-               "received and sent",
-               "fixed",
-               "peak",
-               "available",
-               "saved per micro-batch"});
+  std::string titles = "stage|devices|parameters, gradients, optimizer|saved for backward";
+  Table table(titles + "|received and sent|fixed|peak|available|saved per micro-batch");
   Json json = Json::array();
   const LayerStepTimes report = time_step(plan, costs);
   for (size_t i = 0; i < plan.stages.size(); ++i) {

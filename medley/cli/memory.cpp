@@ -2,8 +2,10 @@
 #include "medley/base/at.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -44,36 +46,38 @@ Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster, const
   return rows;
 }
 
-// Omits parts that no device has.
+// One unit for all cells: MiB, or KiB if no device needs one MiB.
 std::string to_text(const std::vector<DeviceMemory>& all,
                     const Cluster& cluster,
                     const Program& program) {
   const std::vector<std::string> stages = stage_names(program);
-  std::vector<size_t> parts;
-  std::vector<std::string> header = {"device"};
-  if (stages.size() > 1) header.emplace_back("stage");
+  int64_t most = 0;
+  for (const DeviceMemory& each : all) most = std::max(most, each.use.peak);
+  const bool is_small = most < 1 << 20;
+  const auto cell = [&](int64_t bytes) {
+    const double amount = static_cast<double>(bytes) / (is_small ? 1 << 10 : 1 << 20);
+    return amount < 0.05 ? "" : amount < 100 ? fmt::format("{:.1f}", amount) : grouped(amount);
+  };
+  std::string titles = "device|stage";
   for (size_t part = 0; part < kNumMemoryParts; ++part)
-    if (std::any_of(all.begin(), all.end(), [&](const DeviceMemory& each) {
-          return each.use.at_peak[part] > 0;
-        })) {
-      parts.push_back(part);
-      header.emplace_back(to_string(static_cast<MemoryPart>(part)));
-    }
-  header.insert(header.end(), {"peak", "available", "saved per micro-batch"});
-  Table table(header);
-  std::string peaks;
+    titles += fmt::format("|{}", to_string(static_cast<MemoryPart>(part)));
+  Table table(titles + "|peak|available|saved per micro-batch");
+  std::map<std::string, std::vector<std::string>> devices;  // by the place of their peak
   for (const auto& [stage, device, use] : all) {
     const std::string& name = cluster.devices[at(device)].name;
-    std::vector<std::string> row = {name};
-    if (stages.size() > 1) row.push_back(stages[at(stage)]);
-    for (size_t part : parts) row.push_back(to_string(Bytes{use.at_peak[part]}));
-    row.push_back(to_string(Bytes{use.peak}));
+    std::vector<std::string> row = {name, stages.size() > 1 ? stages[at(stage)] : ""};
+    for (const int64_t bytes : use.at_peak) row.push_back(cell(bytes));
+    row.push_back(cell(use.peak));
     row.push_back(to_string(Bytes{static_cast<int64_t>(cluster.kind(device).memory_bytes)}));
-    row.push_back(to_string(Bytes{most_saved(use)}));
+    row.push_back(cell(most_saved(use)));
     table.add(std::move(row));
-    peaks += fmt::format("{}: peak in {}\n", name, use.peak_at);
+    devices[use.peak_at].push_back(name);
   }
-  return fmt::format("{}\n{}", table.text(), peaks);
+  std::string text = (is_small ? "KiB" : "MiB") + std::string(" at the peak of each device:\n");
+  text += table.text() + "saved: activations of all micro-batches in flight\n\n";
+  for (const auto& [place, names] : devices)
+    text += wrapped(fmt::format("peak in {}: {}\n", place, fmt::join(names, ", ")));
+  return text;
 }
 
 void run_memory(const PlannedOptions& options, Session& session) {
@@ -94,10 +98,7 @@ std::function<void()> prepare_memory(Arguments& arguments, Session& session) {
   add_planned_options(arguments, *options);
   add_layers_option(arguments, options->layers, {"cluster", "plan"});
   return [options, &session] {
-    if (without_graph(*options))
-      memory_measured(*options, session);
-    else
-      run_memory(*options, session);
+    without_graph(*options) ? memory_measured(*options, session) : run_memory(*options, session);
   };
 }
 

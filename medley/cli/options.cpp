@@ -1,6 +1,7 @@
 #include "medley/cli/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -78,6 +79,34 @@ void add_request_options(Arguments& arguments, RequestOptions& options) {
                   options.devices,
                   "Use these only: fast/0/0,slow/0/1",
                   {.commas = true, .excludes = {"--layers"}});
+}
+
+std::vector<std::string> plan_command(const RequestOptions& options, const std::string& strategy) {
+  std::vector<std::string> words{"medley", "plan", options.graph, options.cluster};
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty() && value != "0") words.insert(words.end(), {name, value});
+  };
+  if (!options.layers.empty())
+    words = {"medley", "plan", "--layers", options.layers, options.cluster};
+  add("--global-batch", std::to_string(options.global_batch));
+  add("--microbatches", std::to_string(options.microbatches));
+  add("--profile", options.profile);
+  add("--devices", fmt::format("{}", fmt::join(options.devices, ",")));
+  add("--strategy", strategy);
+  add("-o", "plan.json");
+  return words;
+}
+
+std::vector<std::string> report_command(const PlannedOptions& options, const std::string& profile) {
+  std::vector<std::string> words{"medley", "report", options.plan};
+  if (options.layers.empty())
+    words.insert(words.end(), {"--graph", options.graph});
+  else
+    words.insert(words.end(), {"--layers", options.layers});
+  words.insert(words.end(), {"--cluster", options.cluster});
+  if (!profile.empty()) words.insert(words.end(), {"--profile", profile});
+  words.insert(words.end(), {"-o", "report.html"});
+  return words;
 }
 
 void add_planned_options(Arguments& arguments, PlannedOptions& options) {

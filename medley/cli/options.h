@@ -19,12 +19,18 @@ struct RequestOptions {
 };
 void add_request_options(Arguments& arguments, RequestOptions& options);
 
+// Returns the words of the command that plans with these options and a strategy.
+std::vector<std::string> plan_command(const RequestOptions& options, const std::string& strategy);
+
 // A graph, a cluster, and a plan for both.
 struct PlannedOptions {
   std::string graph, cluster, plan;
   std::string layers;  // a layer table instead of the graph, or ""
 };
 void add_planned_options(Arguments& arguments, PlannedOptions& options);
+
+// Returns the words of the command that writes a report on a plan.
+std::vector<std::string> report_command(const PlannedOptions& options, const std::string& profile);
 
 // Adds `--layers`, which replaces the first positional argument. `places`: arguments that are then
 // not required. After parsing, without_graph() moves the others to their places. Returns true if

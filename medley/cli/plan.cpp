@@ -13,6 +13,7 @@
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/progress.h"
+#include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/cluster/prices.h"
 #include "medley/planner/planner.h"
@@ -57,6 +58,15 @@ std::string gap_text(const Plan& plan) {
   if (gap == "0.0") return fmt::format("no plan that was searched is shorter than its {}\n", step);
   return fmt::format(
       "no plan that was searched is more than {} % shorter than its {}\n", gap, step);
+}
+
+// Returns the commands for a plan, which is in the file `output` or nowhere.
+std::string next_of_plan(const RequestOptions& asked, const std::string& output) {
+  if (output.empty()) return "Next: the same command with -o plan.json, which writes the plan\n";
+  const PlannedOptions planned{asked.graph, asked.cluster, output, asked.layers};
+  std::vector<std::vector<std::string>> commands{report_command(planned, asked.profile)};
+  if (asked.layers.empty()) commands.push_back({"medley", "launch", output, "train.py"});
+  return next_text(commands);
 }
 
 std::string no_plan(const RequestOptions& asked, const std::string& why) {
@@ -141,7 +151,9 @@ void run_plan(const PlanArguments& options, Session& session) {
     session.out << said.dump(2) + "\n";
     return;
   }
-  session.out << explain(found.plan, about) + gap_text(found.plan) + left_out + found.text;
+  session.out << explain(found.plan, about) +
+                     wrapped(gap_text(found.plan) + left_out + found.text) +
+                     next_of_plan(asked, options.output);
 }
 
 }  // namespace
@@ -177,10 +189,9 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
   for (const PlanAddition& addition : session.additions.plan)
     options->searches.push_back(addition.prepare(arguments));
   return [options, &session] {
-    if (without_graph(options->request))
-      plan_measured(options->request, options->output, session);
-    else
-      run_plan(*options, session);
+    if (!without_graph(options->request)) return run_plan(*options, session);
+    plan_measured(options->request, options->output, session);
+    if (!session.json) session.out << next_of_plan(options->request, options->output);
   };
 }
 

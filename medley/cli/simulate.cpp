@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
@@ -29,6 +28,7 @@ struct SimulateArguments : PlannedOptions {
   std::vector<std::string> schedules;
 };
 
+constexpr size_t kMostLinks = 16;  // shown
 // Links by traffic relative to bandwidth, the busiest first.
 struct LinkUse {
   const Link* link;
@@ -130,62 +130,47 @@ Json to_json(const Shown& shown) {
 
 std::string devices_text(const Shown& shown) {
   const auto share = [&](Nanoseconds part) {
-    return fmt::format("{} {:.1f} %", to_string(part), 100 * (part / shown.simulation.step));
+    return part.value == 0 ? "" : to_string(part) + " " + percent(part / shown.simulation.step);
   };
   const std::vector<std::string> names = stage_names(shown.program);
-  const auto chosen = [&](std::vector<std::optional<std::string>> cells) {
-    std::vector<std::string> row;
-    for (std::optional<std::string>& cell : cells)
-      if (cell) row.push_back(std::move(*cell));
-    return row;
-  };
-  const auto of_stages = [&](std::string cell) {
-    return shown.several_stages() ? std::optional(std::move(cell)) : std::nullopt;
-  };
-  const auto of_pipelines = [&](std::string cell) {
-    return shown.several_pipelines() ? std::optional(std::move(cell)) : std::nullopt;
-  };
-  Table devices(chosen({"device",
-                        of_stages("stage"),
-                        "device type",
-                        "computes",
-                        "waits",
-                        of_stages("idles"),
-                        of_pipelines("for other pipelines"),
-                        "communicates",
-                        "memory",
-                        "available"}));
+  std::string titles = "device|stage|device type|busy|exposed communication|bubble";
+  Table devices(titles + "|of it for pipelines|memory|available");
   for (const SimulatedDevice& device : shown.simulation.devices) {
     const Cluster& cluster = shown.costs.cluster();
     const DeviceKind& kind = cluster.kind(device.device);
-    devices.add(chosen({cluster.devices[at(device.device)].name,
-                        of_stages(names[at(device.stage)]),
-                        kind.name,
-                        share(device.computes),
-                        share(device.waits),
-                        of_stages(share(device.idles)),
-                        of_pipelines(share(device.others)),
-                        share(device.communicates),
-                        to_string(Bytes{device.peak_bytes}),
-                        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})}));
+    devices.add({cluster.devices[at(device.device)].name,
+                 shown.several_stages() ? names[at(device.stage)] : "",
+                 kind.name,
+                 share(device.computes),
+                 share(shown.several_stages() ? device.waits - device.idles : device.waits),
+                 shown.several_stages() ? share(device.idles) : "",
+                 share(device.others),
+                 to_string(Bytes{device.peak_bytes}),
+                 to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})});
   }
-  return devices.text();
+  std::string legend = "exposed communication: idle during communication of the own stage\n";
+  if (shown.several_stages()) legend += "bubble: idle until another stage sends or receives\n";
+  if (shown.several_pipelines())
+    legend += "of it for pipelines: until another pipeline has its gradients ready\n";
+  return devices.text() + legend;
 }
 
 std::string to_text(const Shown& shown) {
   const Simulation& simulation = shown.simulation;
-  std::string out = fmt::format(
-      "Step: {}, {:.4g} rows/s{}.\n\n{}",
-      to_string(simulation.step),
-      shown.rows_per_second(),
-      shown.several_stages() ? fmt::format("; bubble {:.1f} %", 100 * simulation.bubble()) : "",
-      devices_text(shown));
-  Table links({"link", "bytes", "busy"});
-  for (const LinkUse& use : link_uses(simulation, shown.costs.topology()))
-    links.add({use.link->name,
-               to_string(Bytes{use.bytes}),
-               fmt::format("{:.1f} %", 100 * use.busy.value / to_seconds(simulation.step).value)});
+  std::string out =
+      fmt::format("Step: {}, {}{}.\n\n{}",
+                  to_string(simulation.step),
+                  samples_text(shown.rows_per_second()),
+                  shown.several_stages() ? "; bubble " + percent(simulation.bubble()) : "",
+                  devices_text(shown));
+  Table links("link|bytes|busy");
+  const std::vector<LinkUse> uses = link_uses(simulation, shown.costs.topology());
+  for (size_t i = 0; i < std::min(uses.size(), kMostLinks); ++i)
+    links.add({uses[i].link->name,
+               to_string(Bytes{uses[i].bytes}),
+               percent(uses[i].busy.value / to_seconds(simulation.step).value)});
   if (!links.empty()) out += "\n" + links.text();
+  if (uses.size() > kMostLinks) out += fmt::format("... and {} more\n", uses.size() - kMostLinks);
   std::string sources;
   for (const auto& [source, count] : simulation.ops_by_source)
     sources += fmt::format("{}{} {}",
@@ -211,7 +196,10 @@ void run_simulate(const SimulateArguments& options, Session& session) {
   if (!options.trace.empty())
     write_atomically(session.files, options.trace, to_chrome_json(simulation.trace));
   const Shown shown{simulation, program, costs};
-  session.out << (session.json ? to_json(shown).dump(2) + "\n" : to_text(shown));
+  const std::string next = options.trace.empty()
+                               ? next_text({report_command(options, options.profile)})
+                               : "Next: open " + options.trace + " in https://ui.perfetto.dev\n";
+  session.out << (session.json ? to_json(shown).dump(2) + "\n" : to_text(shown) + next);
 }
 
 }  // namespace
@@ -230,10 +218,9 @@ std::function<void()> prepare_simulate(Arguments& arguments, Session& session) {
                   "Compare these schedules of a pipeline: 1f1b,h1f1b; all",
                   {.commas = true, .excludes = {"--trace", "--layers"}});
   return [options, &session] {
-    if (without_graph(*options))
-      simulate_measured(*options, session);
-    else
-      run_simulate(*options, session);
+    if (!without_graph(*options)) return run_simulate(*options, session);
+    simulate_measured(*options, session);
+    if (!session.json) session.out << next_text({report_command(*options, "")});
   };
 }
 

@@ -100,7 +100,7 @@ std::string to_text(const Plan& plan, const std::vector<ScheduleRow>& rows) {
   Nanoseconds best = rows[0].step;
   for (const ScheduleRow& row : rows) best = std::min(best, row.step);
   const std::vector<std::string> names = stage_names(plan);
-  Table table({"schedule", "in flight", "step", "vs best", "bubble", "memory by stage"});
+  Table table("schedule|in flight|step|vs best|bubble|memory by stage");
   std::string lacking;
   for (const ScheduleRow& row : rows) {
     std::vector<std::string> memory, counts;
@@ -110,7 +110,7 @@ std::string to_text(const Plan& plan, const std::vector<ScheduleRow>& rows) {
                by_pipeline(plan, counts, " "),
                to_string(row.step),
                fmt::format("{:.2f}x", row.step / best),
-               fmt::format("{:.1f} %", 100 * row.bubble),
+               percent(row.bubble),
                by_pipeline(plan, memory, ", ")});
     for (size_t s = 0; s < row.lacking.size(); ++s)
       if (row.lacking[s] > 0)

@@ -33,4 +33,11 @@ std::vector<std::string> stage_names(const Program& program) {
   return names(stages);
 }
 
+std::string kinds_text(const std::map<std::string, size_t>& kinds) {
+  std::string text;
+  for (const auto& [kind, count] : kinds)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
+  return text;
+}
+
 }  // namespace medley

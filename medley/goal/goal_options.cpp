@@ -55,7 +55,8 @@ std::string goal_text(const GoalPlan& found, int64_t steps) {
   for (const GoalPlan::Nodes& each : found.nodes)
     nodes += fmt::format("{}{} of {} {}", nodes.empty() ? "" : ", ", each.used, each.of, each.pool);
   return fmt::format(
-      "{} steps: {}, {:.4g} at {:.4g} an hour; nodes: {}. Planned: {} of {} sets of nodes, {}.\n",
+      "{} steps: {}, {:.4g} at {:.4g} an hour; nodes: {}\n"
+      "Planned: {} of {} sets of nodes, {}\n",
       steps,
       run_time_text(found.time),
       found.cost,

@@ -193,7 +193,7 @@ Json next_best_json(const Request& request, const Plan& plan, Progress& progress
 
 std::string next_best_text(const Json& rows) {
   if (rows.empty()) return "";
-  Table table({"layer", "now", "next best", "step", "slowdown"});
+  Table table("layer|now|next best|step|slowdown");
   for (const Json& row : rows) {
     std::vector<std::string> cells{row["about"].get<std::string>(), row["now"].get<std::string>()};
     if (!row.contains("next_best")) {
@@ -201,15 +201,13 @@ std::string next_best_text(const Json& rows) {
     } else {
       cells.push_back(row["next_best"].get<std::string>());
       cells.push_back(to_string(Seconds{row["step_seconds"].get<double>()}));
-      cells.push_back(row["fits"].get<bool>()
-                          ? fmt::format("{:.1f} %", 100 * row["longer_by_share"].get<double>())
-                          : "does not fit");
+      cells.push_back(row["fits"].get<bool>() ? percent(row["longer_by_share"].get<double>())
+                                              : "does not fit");
     }
     table.add(std::move(cells));
   }
   return table.text() +
-         "step, slowdown: with that layer forced to its next-best sharding and all else chosen "
-         "anew.\n";
+         "step, slowdown: with the next-best sharding of that layer and all else planned again\n";
 }
 
 }  // namespace medley

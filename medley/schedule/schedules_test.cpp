@@ -1,8 +1,10 @@
 #include "medley/schedule/schedules.h"
 #include "medley/base/at.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -11,7 +13,6 @@
 #include "medley/base/error.h"
 #include "medley/schedule/deferred_weights.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/testing/draw.h"
 #include "medley/testing/sample_pipelines.h"
 
 namespace medley {
@@ -19,6 +20,85 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+// A line of a drawing: its name, then letters in columns.
+class Line {
+ public:
+  Line(const std::string& name, size_t column)
+      : text_(fmt::format("{:<5}", name)), column_(column) {}
+
+  // Draws from column `begin` to column `end`, with one blank after it.
+  void add(int64_t begin, int64_t end, const std::string& label) {
+    const size_t from = kMargin + at(begin) * column_;
+    const size_t to = kMargin + at(end) * column_ - 1;
+    if (to <= from) return;
+    text_.resize(std::max(text_.size(), to), ' ');
+    for (size_t i = from; i < to; ++i) text_[i] = i - from < label.size() ? label[i - from] : '-';
+    drawn_ = true;
+  }
+  bool drawn() const { return drawn_; }
+  std::string text() const { return text_.substr(0, text_.find_last_not_of(' ') + 1) + '\n'; }
+
+ private:
+  static constexpr size_t kMargin = 5;
+  std::string text_;
+  size_t column_;
+  bool drawn_ = false;
+};
+
+// Returns a line per stage, and between two stages a line for each direction of their boundary if
+// it takes time. A column has as many characters per `unit` as the longest name.
+//
+//   s0   F0 F1             B0--- B1---
+//   0>1     0- 1-
+//   0<1                 0-       1-
+//   s1         F0 B0--- F1 B1---
+//
+// Times are rounded down to units; shorter ones are not drawn. Requires: timing is of this order,
+// unit > 0.
+std::string draw(const PipelineOrder& order, const Timing& timing, Nanoseconds unit) {
+  MEDLEY_CHECK(unit.value > 0);
+  MEDLEY_CHECK_EQ(order.size(), timing.calls.size());
+  size_t column = 0;
+  for (const StageOrder& calls : order)
+    for (const PipelineCall& call : calls) column = std::max(column, to_string(call).size() + 1);
+
+  std::string text;
+  const auto transfers = [&](const std::string& name,
+                             const std::vector<TimeSpan>& spans,
+                             const StageOrder& sender,
+                             PipelineFunction function) {
+    Line line(name, column);
+    size_t n = 0;
+    for (const PipelineCall& call : sender) {
+      if (call.function != function) continue;
+      const TimeSpan span = spans[n++];
+      line.add(span.begin.value / unit.value,
+               span.end.value / unit.value,
+               std::to_string(call.microbatch));
+    }
+    if (line.drawn()) text += line.text();
+  };
+  for (size_t stage = 0; stage < order.size(); ++stage) {
+    Line line(fmt::format("s{}", stage), column);
+    for (size_t k = 0; k < order[stage].size(); ++k) {
+      const TimeSpan span = timing.calls[stage][k];
+      line.add(
+          span.begin.value / unit.value, span.end.value / unit.value, to_string(order[stage][k]));
+    }
+    text += line.text();
+    if (stage + 1 == order.size()) break;
+    transfers(fmt::format("{}>{}", stage, stage + 1),
+              timing.activations[stage],
+              order[stage],
+              PipelineFunction::kForward);
+    transfers(fmt::format("{}<{}", stage, stage + 1),
+              timing.gradients[stage],
+              order[stage + 1],
+              PipelineFunction::kBackward);
+  }
+  return text;
+}
 
 TEST(Schedules, AreFoundByName) {
   for (const Schedule& schedule : schedules()) EXPECT_EQ(&find_schedule(schedule.name), &schedule);

@@ -122,4 +122,4 @@ def holds_up(devices: Mapping[str, float]) -> str:
     others = statistics.mean(share for name, share in devices.items() if name != last)
     if others - devices[last] < WAITS:
         return ""
-    return f"the others wait for {last}, {others:.0%} of the step"
+    return f"straggler: {last}, the others wait {100 * others:.0f} % of the step"

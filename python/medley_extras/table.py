@@ -36,18 +36,18 @@ VERBS = [
     ),
     _verb(
         "report",
-        "Write what a plan does and will cost as one HTML file with figures",
+        "Write a plan with its predicted times and memory as one HTML file",
         "medley report plan.json --graph g.graph --cluster cluster.yaml --compare -o report.html",
     ),
     _verb(
         "fits",
-        "Say which ways to train a model fit on which cards, without any",
+        "Estimate which GPUs a model fits on (no GPU needed)",
         "medley fits hf:config.json --cards 3090 4060Ti-16GB --mode lora",
         ends_at_once=True,
     ),
     _verb(
         "doctor",
-        "Say what is installed and found here, what would fail, and the fix",
+        "Check packages and devices here: what would fail, and the fix",
         "medley doctor",
     ),
     _verb(

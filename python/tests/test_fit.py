@@ -234,7 +234,8 @@ def test_lines_name_kinds_and_stragglers(capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[1].startswith("step 3/3: loss ")
     assert "tokens/s: CPU " in lines[1]
-    assert holds_up({"a": 0.4, "b": 0.01, "c": 0.2}) == ("the others wait for b, 30% of the step")
+    line = "straggler: b, the others wait 30 % of the step"
+    assert holds_up({"a": 0.4, "b": 0.01, "c": 0.2}) == line
     assert holds_up({"a": 0.04, "b": 0.01}) == holds_up({"a": 0.9}) == ""
 
 

@@ -58,7 +58,7 @@ def test_a_plan_that_wins_by_busier_devices() -> None:
     assert found == (
         "It has the shortest step of 3 strategies: 1.10x faster than harp (1.1 us) and 1.50x "
         "faster than data-parallel-even (1.5 us). It wins because its devices are idle for less "
-        "of the step: 10% on average, with data-parallel-even 40%. The step is 25% above the "
+        "of the step: 10 % on average, with data-parallel-even 40 %. The step is 25 % above the "
         "lower bound of the search, 800 ns."
     )
 

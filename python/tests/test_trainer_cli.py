@@ -256,7 +256,7 @@ def test_table_of_the_demo_fits_a_terminal(
     out = capsys.readouterr().out
     for name in names:
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
-    for text in ("tokens/s", "fast wait", "55%, 55%", "11%, 11%", "25.06 ms", "3.2912"):
+    for text in ("tokens/s", "fast wait", "55 %, 55 %", "11 %, 11 %", "25.06 ms", "3.2912"):
         assert text in out
     assert "…" not in out
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from typing import Any
 
 from medley import _core, extras
 from medley.cli.core import program
-from medley.cli.verb import Verb, verb_of
+from medley.cli.verb import Verb, verb_of, wrapped
 from medley.cluster import catalogue
 
 _CALLERS, _WORLDS = 2, 3
@@ -48,7 +50,10 @@ def _parser_of(verb: Verb) -> argparse.ArgumentParser:
         prog=f"medley {verb.name}",
         description=verb.help + ".",
         epilog=f"Example:\n  {verb.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=functools.partial(
+            argparse.RawDescriptionHelpFormatter,
+            width=min(shutil.get_terminal_size().columns, 100) - 2,
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -75,18 +80,12 @@ def _find(name: str, option: str = "") -> Verb | None:
 def _help() -> str:
     rows = [*_core.cli_verbs(), *((verb.name, verb.help) for verb in _all_verbs())]
     width = max(len(name) for name, _ in rows)
-    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
-    return "\n".join(
-        [
-            "Trains one PyTorch model on unequal accelerators.",
-            "",
-            "usage: medley VERB [ARGUMENTS]",
-            "",
-            *lines,
-            "",
-            "`medley VERB --help` says more, with an example. Exit codes: 0, 1 a bug of Medley,",
-            "2 bad input, 3 the environment.",
-        ]
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+    return (
+        "Trains one PyTorch model on unequal accelerators.\n\nusage: medley VERB [ARGUMENTS]\n\n"
+        f"{lines}\n\n"
+        "`medley VERB --help` lists the arguments, with an example. Exit codes: 0, 1 a bug of\n"
+        "Medley, 2 bad input, 3 the environment."
     )
 
 
@@ -159,5 +158,6 @@ def main() -> int:
 def _fail(what: object, code: int) -> int:
     # another function printed it (medley/run/ends.py)
     if not getattr(what, "_medley_said_elsewhere", False):
-        print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
+        shown = f"medley: {what}" if code == 130 else str(what)
+        print(wrapped(shown) if sys.stderr.isatty() else shown, file=sys.stderr)
     return code

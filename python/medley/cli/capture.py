@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from medley import _core
-from medley.cli.verb import progress
+from medley.cli.verb import print_next, progress, wrapped
 from medley.files import write_atomically
 
 
@@ -76,9 +76,11 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{rows['graph']}: {rows['ops']} ops, {rows['parameters']} parameters")
     if rows["row_coupling"]:
-        print(f"{rows['row_coupling']}: plans have one micro-batch")
+        print(wrapped(f"{rows['row_coupling']}: plans have one micro-batch"))
     if rows["unchecked"]:
-        print(f"not checked: {rows['unchecked']}")
+        print(wrapped(f"not checked: {rows['unchecked']}"))
+    words = ["medley", "plan", arguments.output, "cluster.yaml"]
+    print_next([*words, "--global-batch", "64", "-o", "plan.json"])
     return 0
 
 

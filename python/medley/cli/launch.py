@@ -27,11 +27,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="PLATFORM",
         help="comes first: write the job of another scheduler; `medley launch --for --help`",
     )
-    parser.add_argument(
-        "--emulate",
-        metavar="CLUSTER",
-        help="take times, links and memory from this cluster.yaml instead of from this machine",
-    )
+    parser.add_argument("--emulate", metavar="CLUSTER", help="on devices of a cluster.yaml")
     parser.add_argument(
         "--pace",
         type=float,
@@ -42,39 +38,22 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--heartbeat-timeout",
         metavar="SECONDS",
         type=float,
-        help="end the run if a process gives no sign of life for so long; default: 5; with "
-        "--elastic the others go on then; default: 2",
+        help="end the run if a process is silent for so long; default: 5; with --elastic: 2",
     )
-    parser.add_argument(
-        "--elastic",
-        action="store_true",
-        help="if a process is killed or goes silent, the others go on without it, with a new plan",
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=int,
-        help="with --elastic: start lost processes again, so many in all, and wait for them",
-    )
+    parser.add_argument("--elastic", action="store_true", help="resume without lost processes")
+    parser.add_argument("--max-restarts", type=int, help="with --elastic: of lost processes")
     parser.add_argument(
         "--rdzv-endpoint",
         metavar="HOST:PORT",
-        help="with --elastic, where the plan has several nodes: the same command runs on each of "
-        "them, and they meet at this address of the first one",
+        help="with --elastic on several nodes, each of which runs this command: where they meet",
     )
-    parser.add_argument(
-        "--node-rank",
-        metavar="N",
-        type=int,
-        help="with --rdzv-endpoint: which node of the plan this is, in its order; 0, the first, "
-        "leads",
-    )
+    parser.add_argument("--node-rank", metavar="N", type=int, help="index of this node; 0 leads")
     parser.add_argument(
         "--settle",
         metavar="SECONDS",
         type=float,
-        help="with --elastic: a node that comes back is used, and a device that has become slow is "
-        "planned for, if that pays in so many seconds, and not sooner after the last such change; "
-        "default: 600",
+        help="with --elastic: plan again for a returned node or a slow device if that pays within "
+        "so many seconds, and not sooner after the last change; default: 600",
     )
     parser.add_argument(
         "--replicate-every",
@@ -86,7 +65,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--elastic-log",
         metavar="FILE",
-        help="with --elastic: where each recovery is noted, a line each; default: elastic.jsonl",
+        help="with --elastic: a line for each recovery; default: elastic.jsonl",
     )
     parser.add_argument(
         "--metrics-port",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -39,6 +41,19 @@ def verb_of(module: str, name: str, help: str, example: str, **more: bool) -> Ve
         return int(importlib.import_module(module).command(arguments))
 
     return Verb(name, help, example, prepare, run, **more)
+
+
+def print_next(*commands: Sequence[str]) -> None:
+    """Prints the commands that follow, as the verbs of the core do."""
+    for lead, words in zip(("Next: ", "  or: "), commands, strict=False):
+        print(lead + wrapped(shlex.join(words), " \\\n        ", 90))
+
+
+def wrapped(text: str, between: str = "\n  ", width: int = 98) -> str:
+    """Returns the text with its wide lines broken between words."""
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    lines = [textwrap.wrap(line, width, **whole) for line in text.split("\n")]  # type: ignore
+    return "\n".join(between.join(line) for line in lines)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
+from medley.cli.verb import print_next, wrapped
 from medley.cluster import parse_cluster
 from medley.run import job
 from medley_extras.models import gpt
@@ -175,6 +176,7 @@ def demo(steps: int, trace: Path, as_json: bool, survive: Callable[[Demo], Survi
     _print(outcomes, one, seconds, trace)
     if survived is not None:
         print(survived.text())
+    print_next(["medley", "capture", "medley_extras.models:gpt", "-o", "g.graph"])
     return 0
 
 
@@ -231,20 +233,20 @@ def _print(outcomes: list[Outcome], one: Outcome, seconds: float, trace: Path) -
     for outcome in outcomes:
         waits = [
             ", ".join(
-                f"{wait:.0%}" for name, wait in outcome.waiting.items() if name.startswith(kind)
+                f"{100 * wait:.0f} %"
+                for name, wait in outcome.waiting.items()
+                if name.startswith(kind)
             )
             for kind in kinds
         ]
         row(outcome.name, outcome.step_seconds, waits, f"{outcome.loss:.4f}")
-    row("perfect balance", perfect_seconds(even), ["0%"] * len(kinds), "")
+    row("perfect balance", perfect_seconds(even), ["0 %"] * len(kinds), "")
     row(one.name, one.step_seconds, [""] * len(kinds), f"{one.loss:.4f}")
-    console = Console(highlight=False)
-    console.print(table)
+    Console(highlight=False).print(table)
     spread = max(abs(outcome.loss - one.loss) for outcome in outcomes)
-    console.print(
+    text = (
         f"Losses differ from that of one device by {spread:.1e}. Communication is "
-        f"{min(even.waiting.values()):.0%} of the even split's step. Took {seconds:.0f} s."
+        f"{100 * min(even.waiting.values()):.0f} % of the even split's step. Took {seconds:.0f} s."
+        f"\nTrace of a step of the proportional split: {trace}, for https://ui.perfetto.dev"
     )
-    console.print(
-        f"Trace of a step of the proportional split: {trace}, for https://ui.perfetto.dev"
-    )
+    print(wrapped(text))

@@ -51,8 +51,8 @@ class Survival:
     def text(self) -> str:
         """Returns all values as lines of text."""
         return (
-            f"A kill: {self.lost} of 3 processes, after step {self.step + 1}; "
-            f"the other 2 go on {self.seconds:.2f} s later.\n"
+            f"Killed {self.lost}, 1 of 3 processes, after step {self.step + 1}. "
+            f"Training resumed after {self.seconds:.2f} s.\n"
             f"  loss  {curve(self.losses)}  {self.losses[-1]:.4f}\n"
             f"  alone {curve(self.undisturbed)}  {self.undisturbed[-1]:.4f}, "
             f"at most {self.difference:.1e} apart"

@@ -8,6 +8,7 @@ import json
 import os
 import re
 
+from medley.cli.verb import print_next
 from medley.files import write_atomically
 from medley_extras.deploy.job import Job, described, label
 
@@ -20,6 +21,12 @@ _WRITERS = {
     ),
     "skypilot": ("medley_extras.deploy.skypilot", {"image", "cpus", "memory", "storage"}),
     "ray": ("medley_extras.deploy.ray_job", {"cpus"}),
+}
+_SUBMIT = {
+    "slurm": ["sbatch"],
+    "kubernetes": ["kubectl", "apply", "-f"],
+    "skypilot": ["sky", "jobs", "launch"],
+    "ray": ["ray", "job", "submit", "--working-dir", ".", "--", "python"],
 }
 _OPTIONS = ("image", "time-limit", "cpus", "memory", "storage")
 _FOLDERS = {"kubernetes": "/checkpoints", "skypilot": "/checkpoints"}  # else "out"
@@ -98,6 +105,7 @@ def command(arguments: argparse.Namespace) -> int:
         print(json.dumps(facts))
     else:
         print(f"{arguments.output}: {platform} job of {job.processes} processes on {groups}")
+        print_next([*_SUBMIT[platform], arguments.output])
     return 0
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from medley.cli.verb import print_next
 from medley_extras.doctor.finding import FAILURE, OK, UNTRIED, WARNING, as_json, examine
 
 _MARKS = {
@@ -68,5 +69,8 @@ def doctor(to_json: bool, gpu: bool = False) -> int:
         table.add_column(column, overflow="fold")
     for finding in findings:
         table.add_row(_MARKS[finding.state], finding.what, finding.found, finding.fix)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table, width=min(console.width, 100))
+    if code == 0:
+        print_next(["medley", "probe", "-o", "cluster.yaml"] if gpu else ["medley", "demo"])
     return code

@@ -52,7 +52,7 @@ def _accelerators() -> list[Finding]:
 
     if not torch.cuda.is_available():
         if shutil.which("nvidia-smi") is None:
-            return [Finding("gpus", "none; devices are processors or emulated")]
+            return [Finding("gpus", "none; devices are CPUs or emulated")]
         return [
             Finding(
                 "gpus",

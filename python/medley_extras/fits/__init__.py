@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medley.cli.verb import progress
+from medley.cli.verb import print_next, progress
 
 if TYPE_CHECKING:
     from medley_extras.fits.answer import Answer
@@ -36,19 +36,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="512,2048",
         help="in tokens; default: of 512, 2048 and 8192 those that the model takes",
     )
-    parser.add_argument(
-        "--rows", type=int, default=16, help="of a step, over all cards; default: 16"
-    )
+    parser.add_argument("--rows", type=int, default=16, help="of a step; default: 16")
     parser.add_argument(
         "--link",
         metavar="BANDWIDTH",
         help='between two cards: "10 Gbit/s"; default: what the slower one reaches on its bus',
     )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="trace the model, and keep nothing of it in ~/.cache/medley/fits",
-    )
+    parser.add_argument("--no-cache", action="store_true", help="trace again, and store nothing")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -81,10 +75,20 @@ def command(arguments: argparse.Namespace) -> int:
         say,
     )
     if arguments.json:
-        print(json.dumps({**found.head, "answers": [_entry(each) for each in found.answers]}))
+        answers = [{"fits": each.fits, **dataclasses.asdict(each)} for each in found.answers]
+        print(json.dumps({**found.head, "answers": answers}))
     else:
         print(text_of(found))
+        for each in [each for each in found.answers if each.fits][:1]:
+            print_next(_capture(arguments, each))
     return 0
+
+
+def _capture(arguments: argparse.Namespace, answer: Answer) -> list[str]:
+    size = f"{arguments.rows}x{answer.length}"
+    words = ["medley", "capture", arguments.model, *(["--batch", size] if answer.length else [])]
+    words += [] if answer.mode == "full" else ["--lora", arguments.lora]
+    return [*words, *(["--bits", "4"] if answer.mode == "qlora" else []), "-o", "g.graph"]
 
 
 def _lengths(text: str | None) -> list[int] | None:
@@ -94,7 +98,3 @@ def _lengths(text: str | None) -> list[int] | None:
     if not all(word.isdigit() and 0 < int(word) <= 1 << 20 for word in words):
         raise ValueError(f"--lengths: found {text!r}, expected numbers of tokens such as 512,2048")
     return sorted({int(word) for word in words})
-
-
-def _entry(answer: Answer) -> dict[str, object]:
-    return {"fits": answer.fits, **dataclasses.asdict(answer)}

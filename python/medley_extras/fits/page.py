@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
+from medley.cli.verb import wrapped
 from medley_extras.fits.answer import Answer, Found
 
-_HEADER = ("length", "cards", "a step", "tokens/s", "micro-batch", "needs of memory")
+_HEADER = ("length", "cards", "a step", "tokens/s", "micro-batch", "memory, need of have")
 
 
 def text_of(found: Found) -> str:
@@ -35,7 +37,7 @@ def text_of(found: Found) -> str:
         if mode in found.advice:
             changes = found.advice[mode] or ["cards with more memory, or more of them"]
             lines += ["What would fit:", *(f"  {change}" for change in changes)]
-    return "\n".join(lines)
+    return wrapped("\n".join(lines))
 
 
 def _row(answer: Answer, rows: int) -> tuple[str, ...]:
@@ -58,12 +60,15 @@ def _row(answer: Answer, rows: int) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    table = [_HEADER, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADER))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*_HEADER, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=100, file=io.StringIO(), highlight=False)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore
 
 
 def _length(answer: Answer) -> str:

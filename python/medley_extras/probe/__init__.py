@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from medley.cli.verb import print_next
 from medley.cluster import parse_cluster
 from medley.files import write_atomically
 from medley.run import exchange, job
@@ -400,6 +401,8 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         print(text, end="")
         print(f"{output}: {len(devices)} devices, {len(links)} links measured")
+        words = ["medley", "plan", "g.graph", str(output), "--global-batch", "64"]
+        print_next([*words, "-o", "plan.json"])
     if ranks != sorted(ranks):
         order = ", ".join(map(str, ranks))
         console.print(f"start processes in the order of these ranks: {order}", highlight=False)

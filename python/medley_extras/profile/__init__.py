@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medley import SGD, AdamW, Graph, Plan, capture
+from medley.cli.verb import print_next
 from medley.cluster import load_cluster
 from medley.profiling.profiler import Outcome, Profiler, Truth, wanted_ops
 from medley.run import job
@@ -137,7 +138,12 @@ def command(arguments: argparse.Namespace) -> int:
         not arguments.no_collectives,
         busy,
     )
-    return _run(profiler, output, budget, arguments.json)
+    code = _run(profiler, output, budget, arguments.json)
+    this = job.current()
+    if arguments.global_batch and not arguments.json and (this is None or this.rank == 0):
+        words = ["medley", "plan", arguments.graphs[0], arguments.cluster, "--profile", str(output)]
+        print_next([*words, "--global-batch", str(arguments.global_batch), "-o", "plan.json"])
+    return code
 
 
 def _load(name: str) -> Graph:
@@ -151,12 +157,7 @@ def _load(name: str) -> Graph:
     return capture(model, batch)
 
 
-def _run(
-    profiler: Profiler,
-    output: Path,
-    budget: float | None,
-    as_json: bool,
-) -> int:
+def _run(profiler: Profiler, output: Path, budget: float | None, as_json: bool) -> int:
     """Runs the profiler with a progress bar and prints its outcome."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

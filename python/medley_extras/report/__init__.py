@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 
-from medley.cli.verb import progress
+from medley.cli.verb import progress, wrapped
 from medley.files import write_atomically
 from medley_extras.report.collect import collect
 from medley_extras.report.layers import collect_layers, layer_sections, layers_page
@@ -71,5 +71,5 @@ def _say(output: str, summary: str, parts: list[Section], as_json: bool) -> int:
     if as_json:
         print(json.dumps({"report": output, "sections": [section.name for section in parts]}))
     else:
-        print(f"{output}: {summary} Open it in a browser.")
+        print(wrapped(f"{output}: {summary}") + f"\nNext: open {output} in a browser")
     return 0

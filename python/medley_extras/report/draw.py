@@ -70,6 +70,16 @@ def said(value: float, units: list[Unit]) -> str:
     return f"{value / unit.size:.3g} {unit.name}"
 
 
+def percent(share: float, digits: int = 1, sign: str = "") -> str:
+    """Returns a share as text: 9.8 %."""
+    return f"{100 * share:{sign}.{digits}f} %"
+
+
+def samples(per_second: float) -> str:
+    """Returns a rate as text: 18,331."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
 def color(stage: int, backward: bool = True) -> str:
     """Returns the color of a stage."""
     return STAGES[stage % len(STAGES)][backward]

@@ -34,6 +34,7 @@ from medley_extras.report.draw import (
     draw_rows,
     hover_text,
     mark,
+    percent,
     safe,
     said,
     unit_for,
@@ -259,10 +260,10 @@ def times(content: Content) -> Figure:
             [value / unit.size for value in sums[name]],
             labels,
             {"color": fill},
-            [f"{value / span:.0%}" for value, span in zip(sums[name], spans, strict=True)],
+            [percent(value / span, 0) for value, span in zip(sums[name], spans, strict=True)],
             name=name,
             hovertext=[
-                f"{safe(device)}: {name} {said(value, TIMES)}, {value / span:.1%} of the step"
+                f"{safe(device)}: {name} {said(value, TIMES)}, {percent(value / span)} of the step"
                 for device, value, span in zip(devices, sums[name], spans, strict=True)
             ],
             customdata=devices,
@@ -304,7 +305,7 @@ def traffic(content: Content) -> Figure:
         [link["bytes"] / unit.size for link in links],
         [link["link"] for link in links],
         {"color": TRAFFIC},
-        [f"{link['busy_seconds'] / step:.1%} busy" for link in links],
+        [f"{percent(link['busy_seconds'] / step)} busy" for link in links],
         textposition="auto",
         hovertext=[
             f"{safe(link['link'])}: {said(link['bytes'], SIZES)}, busy "

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from medley_extras.report.collect import Content
-from medley_extras.report.draw import SIZES, TIMES, said
+from medley_extras.report.draw import SIZES, TIMES, percent, said
 
 EVEN = "data-parallel-even"
 CLEARLY = 0.03  # difference of two utilisations that explains a faster step
@@ -25,8 +25,9 @@ def reason(content: Content) -> str:
     utilisation = utilisation_of(content)
     if content.compared is None:
         return (
-            f"Devices compute {utilisation:.0%} of the step on average. Run `medley report` with "
-            "`--compare` to rank this plan among all strategies and against the lower bound."
+            f"Devices compute {percent(utilisation, 0)} of the step on average. Run "
+            "`medley report` with `--compare` to rank this plan among all strategies and against "
+            "the lower bound."
         )
     step = content.simulated["step_nanoseconds"]
     found = [row for row in content.compared["strategies"] if "infeasible" not in row]
@@ -41,7 +42,7 @@ def reason(content: Content) -> str:
     bound = content.compared["lower_bound_ns"]
     if bound > 0:
         sentences.append(
-            f"The step is {step / bound - 1:.0%} above the lower bound of the search, "
+            f"The step is {percent(step / bound - 1, 0)} above the lower bound of the search, "
             f"{said(bound, TIMES)}."
         )
     return " ".join(sentence for sentence in sentences if sentence)
@@ -83,8 +84,8 @@ def _cause(content: Content, utilisation: float, rival: dict[str, Any]) -> str:
     name, other = rival["strategy"], rival["mean_utilisation"]
     if utilisation > other + CLEARLY:
         return (
-            f"It wins because its devices are idle for less of the step: {1 - utilisation:.0%} on "
-            f"average, with {name} {1 - other:.0%}."
+            f"It wins because its devices are idle for less of the step: "
+            f"{percent(1 - utilisation, 0)} on average, with {name} {percent(1 - other, 0)}."
         )
     links = content.simulated["links"]
     sent = sum(link["bytes"] for link in links if link["link"].endswith(":out"))

@@ -23,7 +23,9 @@ from medley_extras.report.draw import (
     Unit,
     draw_bars,
     draw_rows,
+    percent,
     said,
+    samples,
     unit_for,
 )
 from medley_extras.report.headline import title
@@ -144,8 +146,8 @@ def _tiles(content: LayerContent) -> list[tuple[str, str]]:
     fullest = max(content.memory, key=lambda row: row["peak_bytes"] / row["available_bytes"])
     return [
         (said(simulated["step_nanoseconds"], TIMES), "predicted step"),
-        (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", "rows/s, predicted"),
-        (f"{simulated['bubble']:.1%}", "of their time stages wait (bubble)"),
+        (samples(rate), "samples/s, predicted"),
+        (percent(simulated["bubble"]), "of their time stages wait (bubble)"),
         (
             said(fullest["peak_bytes"], SIZES),
             f"most memory, of {said(fullest['available_bytes'], SIZES)} on each device of stage "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from medley_extras.report import cluster, figures, headline, pipeline_figures
 from medley_extras.report.collect import Content
-from medley_extras.report.draw import SIZES, TIMES, Figure, color, said
+from medley_extras.report.draw import SIZES, TIMES, Figure, color, percent, said, samples
 from medley_extras.report.style import SCRIPT, STYLE
 from medley_extras.report.trace import in_flight
 
@@ -243,7 +243,7 @@ def _next_best(content: Content) -> list[Section]:
     for row in content.explained.get("next_best", []):
         other = ["none", "", ""]
         if "next_best" in row:
-            slower = f"{row['longer_by_share']:+.1%}" if row["fits"] else "does not fit"
+            slower = percent(row["longer_by_share"], sign="+") if row["fits"] else "does not fit"
             other = [row["next_best"], said(row["step_seconds"] * 1e9, TIMES), slower]
         rows.append([*(escape(text) for text in (row["about"], row["now"], *other))])
     if not rows:
@@ -279,7 +279,7 @@ def _next_steps(content: Content) -> list[str]:
     device = max(waits, key=lambda name: waits[name])
     if waits[device] > MUCH:
         steps.append(
-            f"{escape(device)} waits {waits[device]:.0%} of the step: "
+            f"{escape(device)} waits {percent(waits[device], 0)} of the step: "
             + (
                 "<code>medley simulate --schedules all</code> compares schedules, and more "
                 "micro-batches make the bubble shorter."
@@ -351,18 +351,17 @@ def _tiles(content: Content) -> str:
     tiles = [(said(step, TIMES), "predicted step")]
     if content.measured is not None:
         span = content.measured.span
-        tiles.append((said(span, TIMES), f"measured step, {span / step - 1:+.1%}"))
-    rate = simulated["rows_per_second"]
+        tiles.append((said(span, TIMES), f"measured step, {percent(span / step - 1, sign='+')}"))
     tiles += [
-        (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", "rows/s, predicted"),
-        (f"{sum(waits) / len(waits) / step:.1%}", "of their time devices wait"),
+        (samples(simulated["rows_per_second"]), "samples/s, predicted"),
+        (percent(sum(waits) / len(waits) / step), "of their time devices wait"),
         (
             said(fullest["peak_bytes"], SIZES),
             f"most memory, of {said(fullest['available_bytes'], SIZES)} on {fullest['device']}",
         ),
     ]
     if "bubble_share" in simulated:
-        tiles.append((f"{simulated['bubble_share']:.1%}", "of their time idle (pipeline bubble)"))
+        tiles.append((percent(simulated["bubble_share"]), "of their time idle (pipeline bubble)"))
     return html_tiles(tiles)
 
 
@@ -415,8 +414,8 @@ def _stages(content: Content) -> str:
                 _runs(slot.microbatches),
                 str(max(n for _, n in in_flight(content.predicted.of(slot.device)))),
                 said(simulated["computes_nanoseconds"], TIMES),
-                f"{simulated['waits_nanoseconds'] / step:.1%}",
-                f"{simulated.get('waits_for_pipelines_nanoseconds', 0) / step:.1%}",
+                percent(simulated["waits_nanoseconds"] / step),
+                percent(simulated.get("waits_for_pipelines_nanoseconds", 0) / step),
                 said(slot.memory["peak_bytes"], SIZES),
                 said(slot.memory["available_bytes"], SIZES),
             ]
@@ -447,12 +446,12 @@ def _pipeline_table(content: Content) -> str:
                 str(row["pipeline"]),
                 kinds,
                 f"{row['first_row']}-{row['first_row'] + row['rows'] - 1}",
-                f"{row['rows_share']:.1%}",
+                percent(row["rows_share"]),
                 _runs(row["microbatches"]),
                 str(row["stages"]),
                 said(row["backward_done_seconds"] * 1e9, TIMES),
-                f"{row['waits_share']:.1%}",
-                f"{row['waits_for_pipelines_share']:.1%}",
+                percent(row["waits_share"]),
+                percent(row["waits_for_pipelines_share"]),
                 said(row["sends_bytes"], SIZES),
                 escape(row["network"]),
             ]
@@ -472,7 +471,7 @@ def _shared(content: Content) -> str:
             str(row["parameters"]),
             said(row["bytes"], SIZES),
             said(row["takes_seconds"] * 1e9, TIMES),
-            f"{row['overlapped_share']:.1%}",
+            percent(row["overlapped_share"]),
         ]
         for row in content.explained["shared"]
     ]
@@ -527,7 +526,7 @@ def _measured(content: Content) -> str:
             [
                 f"{escape(slot.device)} computes",
                 *_difference(predicted, found),
-                *(f"{share:.1%}" for share in waits),
+                *(percent(share) for share in waits),
             ]
         )
     header = ["", "predicted", "measured", "difference", "waits, predicted", "measured"]
@@ -535,7 +534,7 @@ def _measured(content: Content) -> str:
 
 
 def _difference(predicted: int, measured: int) -> list[str]:
-    relative = f"{measured / predicted - 1:+.1%}" if predicted else ""
+    relative = percent(measured / predicted - 1, sign="+") if predicted else ""
     return [said(predicted, TIMES), said(measured, TIMES), relative]
 
 
@@ -552,7 +551,7 @@ def _strategies(content: Content) -> str:
             )
             cells = [
                 said(row["step_ns"], TIMES),
-                f"{row['gap']:.0%}",
+                percent(row["gap"], 0),
                 f"{row['pipelines']} / {row['stages']}",
                 str(row["microbatches"]),
                 said(row["traffic_bytes"], SIZES),

@@ -21,6 +21,7 @@ from medley_extras.report.draw import (
     draw_rows,
     hover_text,
     mark,
+    percent,
     safe,
     said,
     unit_for,
@@ -122,7 +123,7 @@ def _gradient_sync_hover(sync: dict[str, Any]) -> str:
     return (
         f"<b>{safe(sync['gradient_sync'])}</b><br>{sync['parameters']} parameters, "
         f"{said(sync['bytes'], SIZES)} over {safe(sync['link'])}<br>"
-        f"{said(takes, TIMES)}, {overlapped:.0%} of it overlapped"
+        f"{said(takes, TIMES)}, {percent(overlapped, 0)} of it overlapped"
         + (f" by backward of {overlaps}" if overlaps else "")
     )
 

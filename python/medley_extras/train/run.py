@@ -69,8 +69,7 @@ def _finish(
     options: Options, trainer: medley.Trainer, loader: FolderLoader, fitted: Fitted
 ) -> None:
     """Saves the weights, and prints the progress of training."""
-    folder = Path(options.output)
-    trainer.save_model(folder)
+    trainer.save_model(folder := Path(options.output))
     if not trainer.is_first:
         return
     epoch, batch, _ = loader.cursor(max(0, fitted.steps - 1))
@@ -89,9 +88,10 @@ def _finish(
     if options.json:
         print(json.dumps(state))
         return
-    word = "interrupted: saved" if fitted.interrupted else "saved"
-    where = sys.stderr if fitted.interrupted else sys.stdout
-    print(f"{word} {folder / _WEIGHTS} after {fitted.steps} steps", file=where, flush=True)
+    saved, where = f"saved {folder / _WEIGHTS} after {fitted.steps} steps", sys.stdout
+    if fitted.interrupted:
+        saved, where = f"interrupted: {saved}\nNext: the same command with --resume", sys.stderr
+    print(saved, file=where, flush=True)
 
 
 def train(options: Options) -> int:
