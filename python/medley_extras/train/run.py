@@ -175,8 +175,8 @@ def _say_plan(options: Options, chosen: medley.Plan) -> None:
     this = job.current()
     if options.json or options.cluster is None or (this is not None and this.rank > 0):
         return
-    summary, *lines = chosen.explain().splitlines()
-    print(summary, *(line for line in lines if line.startswith("Not used:")), sep="\n", flush=True)
+    summary, *parts = chosen.explain().split("\n\n")
+    print(summary, *(part for part in parts if part.startswith("Not used:")), sep="\n", flush=True)
 
 
 def _cluster(options: Options) -> medley.Cluster:
