@@ -207,7 +207,7 @@ def timelines(graph: Path) -> str:
         busy = sum(each["computes_nanoseconds"] for each in devices) / step / len(devices)
         faster = f", {first / step:.2f}x faster" if step < first else ""
         parts.append(text(16, y, f"{title}: {milliseconds(step)} per step{faster}", "title"))
-        idle = f"devices idle {1 - busy:.0%} of the step"
+        idle = f"devices idle {100 * (1 - busy):.0f} % of the step"
         parts.append(text(WIDTH - RIGHT, y, idle, "muted", "end"))
         y += 14
         for each in devices:
