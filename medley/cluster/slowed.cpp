@@ -24,4 +24,23 @@ Cluster slowed(Cluster cluster, const std::map<int, double>& speeds) {
   return cluster;
 }
 
+Cluster corrected(Cluster cluster,
+                  const std::map<std::string, OpFactors>& kinds,
+                  const std::map<std::string, LinkFactors>& networks) {
+  for (NodePool& pool : cluster.pools)
+    if (const auto found = kinds.find(pool.kind.name); found != kinds.end()) {
+      const OpFactors& factors = found->second;
+      for (auto& [dtype, rate] : pool.kind.sustained) rate /= factors.flops;
+      pool.kind.memory_bandwidth /= factors.memory;
+      pool.kind.launch_latency *= factors.memory;
+    }
+  for (Network& network : cluster.networks)
+    if (const auto found = networks.find(network.name); found != networks.end()) {
+      network.bandwidth *= found->second.bandwidth;
+      if (network.trunk) *network.trunk *= found->second.bandwidth;
+      network.latency += found->second.latency;
+    }
+  return cluster;
+}
+
 }  // namespace medley

@@ -43,4 +43,18 @@ TEST(Slowed, AsFastAsItsKindIsAsItWas) {
 }
 
 }  // namespace
+TEST(Corrected, ChangesTypesAndNetworksByName) {
+  Cluster before = two_nodes();
+  before.networks = {{"lan", false, {"a"}, 1e9, 1e-5, std::nullopt}};
+  const Cluster cluster = corrected(before, {{"whole", {2, 4}}}, {{"lan", {0.5, 1e-3}}});
+  const DeviceKind &old = before.pools[0].kind, &found = cluster.pools[0].kind;
+  EXPECT_DOUBLE_EQ(found.sustained.at(DType::kF32), old.sustained.at(DType::kF32) / 2);
+  EXPECT_DOUBLE_EQ(found.memory_bandwidth, old.memory_bandwidth / 4);
+  EXPECT_DOUBLE_EQ(found.launch_latency, old.launch_latency * 4);
+  EXPECT_DOUBLE_EQ(cluster.networks[0].bandwidth, before.networks[0].bandwidth / 2);
+  EXPECT_DOUBLE_EQ(cluster.networks[0].latency, before.networks[0].latency + 1e-3);
+  EXPECT_NE(hash(cluster), hash(before));
+  EXPECT_EQ(corrected(before, {{"other", {2, 2}}}, {{"other", {2, 2}}}), before);
+}
+
 }  // namespace medley

@@ -257,6 +257,11 @@ class Engine:
             outputs=Outputs(given.outputs, rows) if result is None else given.outputs,
         )
 
+    def meter(self, cluster: Cluster) -> _runtime.Drift:
+        """Returns a meter of op times in this run, relative to the figures of a cluster. Requires a
+        traced run."""
+        return _runtime.Drift(self.run, cluster, "", "")
+
     def reset(self) -> None:
         """Sets the initial values of the next step before they are read."""
         if self.run is None or self.steps not in self.resets:

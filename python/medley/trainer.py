@@ -78,6 +78,7 @@ class Trainer(OfSession, WholeTensors, Records):
         tune: int | str | None = None,
     ) -> None:
         this = None if local else exchange.join()
+        most = job.tune_steps(tune)
         where = job.metrics_address() if metrics_port is None else (metrics_host, metrics_port)
         self.engine = Engine(
             model,
@@ -88,16 +89,16 @@ class Trainer(OfSession, WholeTensors, Records):
             seed=seed,
             cluster=cluster,
             keep_gradients=keep_gradients,
-            trace=trace or where is not None,
+            trace=trace or where is not None or most != 0,
             profile=profile,
             lengths=lengths,
         )
         self.first_step = FirstStep(self.engine, Trainer)
         self.session = session_of(Whole({"": self.engine}), this)
         self.expected_steps: int | None = None  # set by fit
-        self._observers = [] if where is None else [extras.exporter(self, *where)]
-        if (most := job.tune_steps(tune)) != 0:
-            self._observers.append(extras.tuner(most))
+        self.observers = [] if where is None else [extras.exporter(self, *where)]
+        if most != 0:
+            self.observers.append(extras.tuner(most))
 
     # --- training ---
 
@@ -112,7 +113,7 @@ class Trainer(OfSession, WholeTensors, Records):
         """
         self.first_step.check(batch, self.engine.is_first)
         metrics = self.session.step(self.engine, batch)
-        for observer in self._observers:
+        for observer in self.observers:
             observer.step(self, metrics)
         return metrics
 

@@ -146,6 +146,23 @@ void init_cluster(nb::module_& m) {
           nb::arg("speeds"),
           "Returns the cluster with other speeds of some devices, by number and relative to their "
           "type. Each of them has a type with a new name.")
+      .def(
+          "corrected",
+          [](const Cluster& cluster,
+             const std::map<std::string, std::pair<double, double>>& kinds,
+             const std::map<std::string, std::pair<double, double>>& networks) {
+            std::map<std::string, medley::OpFactors> ops;
+            std::map<std::string, medley::LinkFactors> links;
+            for (const auto& [name, factors] : kinds) ops[name] = {factors.first, factors.second};
+            for (const auto& [name, factors] : networks)
+              links[name] = {factors.first, factors.second};
+            return corrected(cluster, ops, links);
+          },
+          nb::arg("kinds"),
+          nb::arg("networks"),
+          "Returns the cluster with corrected figures. `kinds`: times of ops limited by flops and "
+          "by memory, relative to the type's. `networks`: relative bandwidth, additional seconds "
+          "of latency.")
       .def_prop_ro("links",
                    &links,
                    "(name, bytes/s) of every link and direction, such as \"lan:fast/0:out\".")

@@ -123,7 +123,7 @@ def test_emulated_run_ends_under_its_fastest_plan(bandwidth: str, latency: str) 
             trainer = medley.Trainer(model, graph, plan, medley.AdamW(), local=True, tune=tune)
             trainers.append([trainer.step(batch) for _ in range(16)])
             if tune == 1000:
-                (tuner,) = trainer._observers
+                (tuner,) = trainer.observers
     assert isinstance(tuner, Tuner)
     assert tuner.race is not None
     assert tuner.race.is_over

@@ -88,14 +88,31 @@ def question(before: Plan) -> Question:
 def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
     """Returns the predicted step time in nanoseconds if some devices take `factors` times as
     long."""
+    cluster, *times = _slowed(engine, plan, factors)
+    return _simulated(engine, plan, cluster, *times)
+
+
+def step_on(engine: Engine, plan: Plan, cluster: Cluster) -> float:
+    """Returns the predicted step time in nanoseconds on the same devices with other figures."""
+    return _simulated(engine, plan, cluster, *measured(plan.profile))
+
+
+def plan_on(engine: Engine, asked: Question, cluster: Cluster, like: Plan) -> Plan:
+    """Returns the plan for the same devices with other figures: those of the plan `like`, whose
+    profile and types it has. Raises ValueError if none fits."""
     graph = engine.graph
-    cluster, profile, file = _slowed(engine, plan, factors)
-    rule = engine.optimizer.core(graph.core)
+    rule, times = engine.optimizer.core(graph.core), measured(like.profile)
+    found = find_plan(graph.core, cluster, asked, rule, times, like.devices)
+    chosen = _with_types_of(like, _as_for(engine.machines, cluster, found))
+    return Plan.of(chosen, graph, engine.machines, like.profile)
+
+
+def _simulated(engine: Engine, plan: Plan, cluster: Cluster, profile: str, file: str) -> float:
+    graph = engine.graph.core
     chosen = _as_for(cluster, engine.machines, plan.core)
-    predicted: dict[str, Any] = _core.simulate_plan(
-        graph.core, chosen, cluster, profile, file, rule
-    )
-    return float(predicted["step"])
+    rule = engine.optimizer.core(graph)
+    found: dict[str, Any] = _core.simulate_plan(graph, chosen, cluster, profile, file, rule)
+    return float(found["step"])
 
 
 def saved(

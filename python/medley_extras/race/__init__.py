@@ -10,13 +10,14 @@ import json
 import math
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from medley import Metrics, Plan
-from medley.plan import find_plan, measured
+from medley import Cluster, Metrics, Plan
 from medley.run import exchange, job
-from medley.run.replanning import question, step_nanoseconds
+from medley.run.replanning import plan_on, question, step_on
+from medley_extras.race.costs import Corrections, with_links, with_ops
 from medley_extras.race.race import Race, Runner
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ STRATEGIES = (
 
 SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
+REPLANS = 3  # searches for plans with corrected costs
 
 
 def tuner(steps: int | None) -> Tuner:
@@ -51,6 +53,7 @@ class Tuner:
         self._requested: Plan | None = None  # in an elastic run
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
+        self._replans = 0
         self.race: Race | None = None
 
     def step(self, trainer: Trainer, metrics: Metrics) -> None:
@@ -66,6 +69,8 @@ class Tuner:
         race, before = self.race, self.race.current
         if race.budget == math.inf:
             race.budget = self._allowed(trainer) * seconds
+        if not race.is_warming_up:
+            self._meter.add(trainer.engine.run)
         race.note_step(seconds)
         wanted = race.best if race.is_over else race.current
         if wanted != before:
@@ -101,33 +106,70 @@ class Tuner:
 
     def _begun(self, trainer: Trainer) -> Race:
         """Finds the plans of all strategies, the predicted best ones first."""
+        self._corrections = Corrections({}, {})
+        self._meter = trainer.engine.meter(trainer.engine.machines)
+        runners = self._found(trainer, [trainer.plan])
+        weak = weakref.proxy(trainer)
+        return Race(runners, math.inf, measured=lambda: self._correct(weak))
+
+    def _found(self, trainer: Trainer, known: Sequence[Plan]) -> list[Runner]:
+        """Returns runners for the `known` plans that have none yet and for the plans of all
+        strategies, as the first process finds them."""
+        engine, cluster = trainer.engine, self._corrections.of(trainer.engine.machines)
 
         def find() -> bytes:
-            texts = [plan.text for plan in candidates(trainer)]
-            runs = [
-                step_nanoseconds(trainer.engine, plan) * 1e-9 for plan in self._made(texts, trainer)
-            ]
-            return json.dumps([texts, runs]).encode()
+            plans = [*known, *candidates(trainer, cluster, [*self._plans, *known])]
+            steps = [step_on(engine, plan, cluster) * 1e-9 for plan in [*self._plans, *plans]]
+            return json.dumps([[plan.text for plan in plans], steps]).encode()
 
         is_own = trainer.is_alone or trainer.is_elastic
-        found = find() if is_own else exchange.from_first(find, "plans for the race")
-        texts, predicted = json.loads(found)
-        self._plans = self._made(texts, trainer)
-        runners: list[Runner] = []
-        for plan, seconds in zip(self._plans, predicted, strict=True):
+        texts, steps = json.loads(find() if is_own else exchange.from_first(find, "plans to try"))
+        before = [] if self.race is None else self.race.runners
+        for runner, seconds in zip(before, steps, strict=False):
+            runner.predicted = seconds
+        made: list[Runner] = []
+        for text, seconds in zip(texts, steps[len(self._plans) :], strict=True):
+            now = trainer.plan
+            plan = Plan(text, now.graph, now.cluster, now.profile)
             name = plan.strategy or "by hand"
-            same = sum(each.name.split()[0] == name.split()[0] for each in runners)
-            runners.append(Runner(f"{name} {same + 1}" if same else name, seconds))
-        return Race(runners, math.inf)
+            same = sum(each.name.split()[0] == name.split()[0] for each in [*before, *made])
+            made.append(Runner(f"{name} {same + 1}" if same else name, seconds))
+            self._plans.append(plan)
+        return made
 
-    def _made(self, texts: Sequence[str], trainer: Trainer) -> list[Plan]:
-        now = trainer.plan
-        return [Plan(text, now.graph, now.cluster, now.profile) for text in texts]
+    def _correct(self, trainer: Trainer) -> None:
+        """Corrects the costs by what the last plan has shown, and plans again."""
+        if trainer.is_elastic or trainer.plan.profile is not None:
+            return
+        race, engine = self.race, trainer.engine
+        assert race is not None
+        rows = [
+            (kind, ops, float(ratio), float(ns)) for kind, ops, ratio, ns, *_ in self._meter.rows()
+        ]
+        if not trainer.is_alone:
+            rows = [tuple(row) for each in exchange.values(rows) for row in each]
+        cluster = engine.machines
+        kinds = sorted({cluster.kind(each).name for each in range(len(cluster.devices))})
+        self._corrections = with_ops(self._corrections, rows, kinds)
+        tried = [n for n, each in enumerate(race.runners) if each.measured < math.inf]
+        steps = [race.runners[n].measured for n in tried]
+        plans = [self._plans[n] for n in tried]
+
+        def predict(corrections: Corrections) -> list[float]:
+            changed = corrections.of(cluster)
+            return [step_on(engine, plan, changed) * 1e-9 for plan in plans]
+
+        networks = [each.name for each in cluster.networks]
+        self._corrections = with_links(self._corrections, steps, predict, networks)
+        if self._replans < REPLANS:
+            self._replans += 1
+            race.add(self._found(trainer, []))
 
     def _change(self, trainer: Trainer, plan: Plan) -> None:
         assert self.race is not None
         self._since, self._recoveries = time.monotonic(), trainer.recoveries
         trainer.change_plan(plan)
+        self._meter = trainer.engine.meter(self._corrections.of(trainer.engine.machines))
         if trainer.is_elastic:
             self._requested = plan
         else:
@@ -138,23 +180,21 @@ class Tuner:
             race.note_change(time.monotonic() - self._since)
 
 
-def candidates(trainer: Trainer) -> list[Plan]:
-    """Returns the plan of the trainer and those of all strategies that differ from it and from each
-    other."""
-    engine, now = trainer.engine, trainer.plan
-    rule, times = engine.optimizer.core(engine.graph.core), measured(now.profile)
-    found = {_decisions(now): now}
+def candidates(trainer: Trainer, cluster: Cluster, known: Sequence[Plan]) -> list[Plan]:
+    """Returns the plans of all strategies by the figures of `cluster` that differ from the `known`
+    ones and from each other."""
+    seen = {_decisions(plan) for plan in known}
+    found = []
     for strategy in STRATEGIES:
-        asked = question(now)._replace(strategy=strategy)
+        asked = question(trainer.plan)._replace(strategy=strategy)
         try:
-            core = find_plan(engine.graph.core, engine.machines, asked, rule, times, now.devices)
+            plan = plan_on(trainer.engine, asked, cluster, trainer.plan)
         except ValueError:  # none fits
             continue
-        plan = Plan.of(core, engine.graph, engine.machines, now.profile)
-        if not _may_run(trainer, plan):
-            continue
-        found.setdefault(_decisions(plan), plan)
-    return list(found.values())
+        if _may_run(trainer, plan) and _decisions(plan) not in seen:
+            seen.add(_decisions(plan))
+            found.append(plan)
+    return found
 
 
 def _may_run(trainer: Trainer, plan: Plan) -> bool:

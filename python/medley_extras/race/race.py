@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 WARM_UP = 1  # steps under a new plan that do not count
 STEPS = 3  # measured steps in the first round
@@ -45,13 +45,22 @@ class Runner:
 
 class Race:
     """A race that begins under the first runner. `budget`: seconds that it may cost beyond the
-    steps of the best runner. `change`: seconds of a change of plan, until one is measured."""
+    steps of the best runner. `change`: seconds of a change of plan, until one is measured.
+    `measured`: called in the first round when a runner has been measured. It may change
+    predictions and add runners."""
 
-    def __init__(self, runners: Sequence[Runner], budget: float, change: float = 0.0) -> None:
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        budget: float,
+        change: float = 0.0,
+        measured: Callable[[], None] = lambda: None,
+    ) -> None:
         self.runners = list(runners)
         self.current = 0
         self.budget = budget
         self.change = change
+        self._measured = measured
         self._seconds = 0.0  # of all steps and changes
         self.steps = 0  # of the race, warm-ups included
         self._left = [runner for runner in range(1, len(runners))]  # of this round
@@ -64,6 +73,11 @@ class Race:
     def best(self) -> int:
         """The runner with the shortest measured step, the first one if none is measured."""
         return min(range(len(self.runners)), key=lambda each: self.runners[each].measured)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Returns whether the next step does not count."""
+        return self._warm_up > 0
 
     @property
     def spent(self) -> float:
@@ -114,6 +128,8 @@ class Race:
     def _end_runner(self, verdict: str) -> None:
         if verdict:
             self.runners[self.current].verdict = verdict
+        if self._round == 1 and self.runners[self.current].measured < math.inf:
+            self._measured()
         while self._left:
             number = min(self._left, key=lambda each: self.runners[each].predicted)
             self._left.remove(number)

@@ -1,0 +1,102 @@
+"""Costs of a cluster, corrected by measured steps.
+
+Op times come from segments between communications, by device type and by the limit of the ops:
+flops or memory. Bandwidth and latency of networks come from whole steps: the simulation of the
+measured plans then takes as long as the steps did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from medley import Cluster
+
+FLOPS = ("matmul", "attention", "convolution")  # classes of ops that flops limit
+MOST = 16.0  # times in either direction, for any factor
+LATENCY_SECONDS = 1e-4  # the smallest additional latency that is tried
+_ROUNDS = 3
+_NARROWER = 4
+
+# Device type, class of ops, measured relative to predicted time, predicted nanoseconds.
+Row = tuple[str, str, float, float]
+Factors = dict[str, tuple[float, float]]
+
+
+class Corrections(NamedTuple):
+    """Factors for `Cluster.corrected`."""
+
+    kinds: Factors
+    networks: Factors
+
+    def of(self, cluster: Cluster) -> Cluster:
+        """Returns the corrected cluster."""
+        return cluster.corrected(self.kinds, self.networks)
+
+
+def with_ops(before: Corrections, rows: Sequence[Row], kinds: Sequence[str]) -> Corrections:
+    """Returns corrections of op times after `rows`, which are relative to those before. Types and
+    limits without rows change as the others do."""
+    usual = _mean([row[2] for row in rows], [row[3] for row in rows])
+    found: Factors = {}
+    for kind in kinds:
+        own = [row for row in rows if row[0] == kind]
+        overall = _mean([row[2] for row in own], [row[3] for row in own]) if own else usual
+        factors = []
+        for place, is_flops in enumerate((True, False)):
+            part = [row for row in own if (row[1] in FLOPS) == is_flops]
+            ratio = _mean([row[2] for row in part], [row[3] for row in part]) if part else overall
+            known = before.kinds.get(kind, (1.0, 1.0))[place]
+            factors.append(min(MOST, max(1 / MOST, known * ratio)))
+        found[kind] = (factors[0], factors[1])
+    return Corrections(found, before.networks)
+
+
+def with_links(
+    before: Corrections,
+    steps: Sequence[float],
+    predict: Callable[[Corrections], Sequence[float]],
+    networks: Sequence[str],
+) -> Corrections:
+    """Returns corrections under which the predictions of plans come closest to their measured
+    steps, in seconds. All networks change alike. One step cannot show both bandwidth and latency:
+    the smaller change is taken."""
+
+    def error(bandwidth: float, latency: float) -> float:
+        own = dict.fromkeys(networks, (bandwidth, latency))
+        found = predict(Corrections(before.kinds, own))
+        off = sum(math.log(p / s) ** 2 for p, s in zip(found, steps, strict=True))
+        changes = math.log(bandwidth) ** 2 + math.log1p(latency / LATENCY_SECONDS) ** 2
+        return off + 1e-5 * changes
+
+    if not networks:
+        return before
+    bandwidth, latency = next(iter(before.networks.values()), (1.0, 0.0))
+    best = error(bandwidth, latency)
+    factor = 2.0
+    for _ in range(_ROUNDS):
+        while True:
+            tries = [(bandwidth * factor, latency), (bandwidth / factor, latency)]
+            longer = latency * factor if latency > 0 else LATENCY_SECONDS
+            tries += [(bandwidth, longer), (bandwidth, latency / factor)]
+            tries += [(bandwidth * factor, longer), (bandwidth / factor, latency / factor)]
+            tries += [(bandwidth, 0.0)] if latency > 0 else []
+            tries = [each for each in tries if 1 / MOST <= each[0] <= MOST]
+            errors = [error(*each) for each in tries]
+            if min(errors) >= best:
+                break
+            best = min(errors)
+            bandwidth, latency = tries[errors.index(best)]
+        factor = factor ** (1 / _NARROWER)
+    return Corrections(before.kinds, dict.fromkeys(networks, (bandwidth, latency)))
+
+
+def _mean(ratios: Sequence[float], weights: Sequence[float]) -> float:
+    """Returns the mean of positive ratios with weights, 1 without any."""
+    total = sum(weights)
+    if not total:
+        return 1.0
+    return math.exp(
+        math.fsum(w * math.log(r) for r, w in zip(ratios, weights, strict=True)) / total
+    )
