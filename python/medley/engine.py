@@ -61,6 +61,8 @@ class Engine:
     run: Any = None
     program: _core.Program
     drift: _runtime.Drift | None = None
+    _meter: _runtime.Drift | None = None
+    was_planned = False  # whether the last batch had the planned size
     _report: weakref.finalize[..., Any] | None = None
     _drift_report: weakref.finalize[..., Any] | None = None
     order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
@@ -197,7 +199,7 @@ class Engine:
     def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
         """Replaces plan, program, run and job by these."""
         self.plan, self.program, self.run, self.job = plan, program, run, this
-        self.drift = None
+        self.drift = self._meter = None
         self.evaluation.move()
 
     @property
@@ -228,9 +230,11 @@ class Engine:
         scalars = self.optimizer.scalars(self.steps)
         with self._took.running():
             result = self.run.step(batch.tensors, scalars, self.steps, size)
-        if size == 0:  # the planned size
-            if self.drift is not None:
-                self.drift.add(self.run)
+        self.was_planned = size == 0
+        if size == 0:
+            for meter in (self.drift, self._meter):
+                if meter is not None:
+                    meter.add(self.run)
             self._took.add(result.nanoseconds[0] - result.waiting[0])
         return self.metrics(Given.of(result, self.graph.rows), result, batch.size)
 
@@ -257,10 +261,11 @@ class Engine:
             outputs=Outputs(given.outputs, rows) if result is None else given.outputs,
         )
 
-    def meter(self, cluster: Cluster) -> _runtime.Drift:
-        """Returns a meter of op times in this run, relative to the figures of a cluster. Requires a
-        traced run."""
-        return _runtime.Drift(self.run, cluster, "", "")
+    def measure_against(self, cluster: Cluster) -> _runtime.Drift:
+        """Measures the op times of this run from now on, relative to the figures of a cluster.
+        Requires a traced run."""
+        self._meter = _runtime.Drift(self.run, cluster, "", "")
+        return self._meter
 
     def reset(self) -> None:
         """Sets the initial values of the next step before they are read."""

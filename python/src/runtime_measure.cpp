@@ -96,9 +96,9 @@ class Drift {
         const std::string& profile,
         const std::string& file)
       : meter_(run.worker().program(),
-               profile.empty()
-                   ? medley::CostModel(cluster)
-                   : medley::CostModel(cluster, medley::parse_profile(profile, file))) {}
+               profile.empty() ? medley::CostModel(cluster)
+                               : medley::CostModel(cluster, medley::parse_profile(profile, file))) {
+  }
 
   void add(const medley::Run& run) {
     const std::vector<medley::StepReport>& reports = run.worker().reports();

@@ -12,12 +12,12 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medley import Cluster, Metrics, Plan
 from medley.run import exchange, job
 from medley.run.replanning import plan_on, question, step_on
-from medley_extras.race.costs import Corrections, with_links, with_ops
+from medley_extras.race.costs import Corrections, Row, with_links, with_ops
 from medley_extras.race.race import Race, Runner
 
 if TYPE_CHECKING:
@@ -54,11 +54,13 @@ class Tuner:
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._replans = 0
+        self._corrections = Corrections({}, {})
+        self._meter: Any = None  # of op times, relative to the corrected costs
         self.race: Race | None = None
 
     def step(self, trainer: Trainer, metrics: Metrics) -> None:
         """Notes a step. May change the plan."""
-        if self._is_over or not self._takes_part(trainer):
+        if self._is_over or not trainer.engine.was_planned or not self._takes_part(trainer):
             return
         if self.race is None:
             self.race = self._begun(trainer)  # after the first step, which warms up
@@ -69,8 +71,6 @@ class Tuner:
         race, before = self.race, self.race.current
         if race.budget == math.inf:
             race.budget = self._allowed(trainer) * seconds
-        if not race.is_warming_up:
-            self._meter.add(trainer.engine.run)
         race.note_step(seconds)
         wanted = race.best if race.is_over else race.current
         if wanted != before:
@@ -105,25 +105,43 @@ class Tuner:
         return SHARE * max(0, trainer.expected_steps - trainer.steps)
 
     def _begun(self, trainer: Trainer) -> Race:
-        """Finds the plans of all strategies, the predicted best ones first."""
-        self._corrections = Corrections({}, {})
-        self._meter = trainer.engine.meter(trainer.engine.machines)
-        runners = self._found(trainer, [trainer.plan])
-        weak = weakref.proxy(trainer)
+        """Finds the plans of all strategies."""
+        self._measure(trainer)
+        runners = self._found(trainer, [trainer.plan], [])
+        weak = weakref.proxy(trainer)  # the race belongs to the trainer
         return Race(runners, math.inf, measured=lambda: self._correct(weak))
 
-    def _found(self, trainer: Trainer, known: Sequence[Plan]) -> list[Runner]:
+    def _measure(self, trainer: Trainer) -> None:
+        """Measures op times under the current plan."""
+        if not trainer.is_elastic and trainer.plan.profile is None:
+            cluster = self._corrections.of(trainer.engine.machines)
+            self._meter = trainer.engine.measure_against(cluster)
+
+    def _correct(self, trainer: Trainer) -> None:
+        """Corrects the costs by what the last plan has shown, and plans again."""
+        if self._meter is None or self._replans == REPLANS or self.race is None:
+            return
+        self._replans += 1
+        rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
+        if not trainer.is_alone:
+            rows = [tuple(row) for each in exchange.values(rows) for row in each]
+        self.race.add(self._found(trainer, [], rows))
+
+    def _found(self, trainer: Trainer, known: Sequence[Plan], rows: Sequence[Row]) -> list[Runner]:
         """Returns runners for the `known` plans that have none yet and for the plans of all
-        strategies, as the first process finds them."""
-        engine, cluster = trainer.engine, self._corrections.of(trainer.engine.machines)
+        strategies, by costs that `rows` correct. The first process finds them."""
 
         def find() -> bytes:
+            corrections = self._corrected(trainer, rows) if rows else self._corrections
+            cluster = corrections.of(trainer.engine.machines)
             plans = [*known, *candidates(trainer, cluster, [*self._plans, *known])]
-            steps = [step_on(engine, plan, cluster) * 1e-9 for plan in [*self._plans, *plans]]
-            return json.dumps([[plan.text for plan in plans], steps]).encode()
+            steps = [seconds_on(trainer, plan, cluster) for plan in [*self._plans, *plans]]
+            return json.dumps([corrections, [plan.text for plan in plans], steps]).encode()
 
         is_own = trainer.is_alone or trainer.is_elastic
-        texts, steps = json.loads(find() if is_own else exchange.from_first(find, "plans to try"))
+        text = find() if is_own else exchange.from_first(find, "plans to try")
+        corrections, texts, steps = json.loads(text)
+        self._corrections = Corrections(*corrections)
         before = [] if self.race is None else self.race.runners
         for runner, seconds in zip(before, steps, strict=False):
             runner.predicted = seconds
@@ -137,39 +155,28 @@ class Tuner:
             self._plans.append(plan)
         return made
 
-    def _correct(self, trainer: Trainer) -> None:
-        """Corrects the costs by what the last plan has shown, and plans again."""
-        if trainer.is_elastic or trainer.plan.profile is not None:
-            return
-        race, engine = self.race, trainer.engine
-        assert race is not None
-        rows = [
-            (kind, ops, float(ratio), float(ns)) for kind, ops, ratio, ns, *_ in self._meter.rows()
-        ]
-        if not trainer.is_alone:
-            rows = [tuple(row) for each in exchange.values(rows) for row in each]
-        cluster = engine.machines
+    def _corrected(self, trainer: Trainer, rows: Sequence[Row]) -> Corrections:
+        """Returns the corrections after what the last plan has shown."""
+        assert self.race is not None
+        cluster = trainer.engine.machines
         kinds = sorted({cluster.kind(each).name for each in range(len(cluster.devices))})
-        self._corrections = with_ops(self._corrections, rows, kinds)
-        tried = [n for n, each in enumerate(race.runners) if each.measured < math.inf]
-        steps = [race.runners[n].measured for n in tried]
-        plans = [self._plans[n] for n in tried]
+        corrections = with_ops(self._corrections, rows, kinds)
+        pairs = zip(self.race.runners, self._plans, strict=True)
+        tried = [(runner, plan) for runner, plan in pairs if runner.measured < math.inf]
 
-        def predict(corrections: Corrections) -> list[float]:
-            changed = corrections.of(cluster)
-            return [step_on(engine, plan, changed) * 1e-9 for plan in plans]
+        def predict(changed: Corrections) -> list[float]:
+            figures = changed.of(cluster)
+            return [seconds_on(trainer, plan, figures) for _, plan in tried]
 
         networks = [each.name for each in cluster.networks]
-        self._corrections = with_links(self._corrections, steps, predict, networks)
-        if self._replans < REPLANS:
-            self._replans += 1
-            race.add(self._found(trainer, []))
+        steps = [runner.measured for runner, _ in tried]
+        return with_links(corrections, steps, predict, networks)
 
     def _change(self, trainer: Trainer, plan: Plan) -> None:
         assert self.race is not None
         self._since, self._recoveries = time.monotonic(), trainer.recoveries
         trainer.change_plan(plan)
-        self._meter = trainer.engine.meter(self._corrections.of(trainer.engine.machines))
+        self._measure(trainer)
         if trainer.is_elastic:
             self._requested = plan
         else:
@@ -178,6 +185,11 @@ class Tuner:
     def _note_change(self, race: Race) -> None:
         if not job.emulation():  # the steps of emulated devices have their own clock
             race.note_change(time.monotonic() - self._since)
+
+
+def seconds_on(trainer: Trainer, plan: Plan, cluster: Cluster) -> float:
+    """Returns the predicted step of a plan by the figures of `cluster`."""
+    return 1e-9 * step_on(trainer.engine, plan, cluster)
 
 
 def candidates(trainer: Trainer, cluster: Cluster, known: Sequence[Plan]) -> list[Plan]:

@@ -8,6 +8,7 @@ measured plans then takes as long as the steps did.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from medley import Cluster
 FLOPS = ("matmul", "attention", "convolution")  # classes of ops that flops limit
 MOST = 16.0  # times in either direction, for any factor
 LATENCY_SECONDS = 1e-4  # the smallest additional latency that is tried
+FIT_SECONDS = 20.0  # for the fit of links
 _ROUNDS = 3
 _NARROWER = 4
 
@@ -60,7 +62,7 @@ def with_links(
     networks: Sequence[str],
 ) -> Corrections:
     """Returns corrections under which the predictions of plans come closest to their measured
-    steps, in seconds. All networks change alike. One step cannot show both bandwidth and latency:
+    steps, in seconds. All networks change by the same. One step cannot show both bandwidth and latency:
     the smaller change is taken."""
 
     def error(bandwidth: float, latency: float) -> float:
@@ -74,9 +76,9 @@ def with_links(
         return before
     bandwidth, latency = next(iter(before.networks.values()), (1.0, 0.0))
     best = error(bandwidth, latency)
-    factor = 2.0
+    factor, end = 2.0, time.monotonic() + FIT_SECONDS
     for _ in range(_ROUNDS):
-        while True:
+        while time.monotonic() < end:
             tries = [(bandwidth * factor, latency), (bandwidth / factor, latency)]
             longer = latency * factor if latency > 0 else LATENCY_SECONDS
             tries += [(bandwidth, longer), (bandwidth, latency / factor)]
