@@ -49,7 +49,7 @@ BUDGETS = {
     "medley/transport": 1_380,
     "medley/run": 1_665,
     "medley/testing": 1_960,  # how many seeds, too
-    "python/src": 3_447,
+    "python/src": 3_110,
     "medley/groups": 1_922,
     "medley/goal": 490,
     "medley/next_best": 440,
@@ -68,14 +68,14 @@ BUDGETS = {
     "python/medley_extras/models": 1_321,
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 195,
-    "python/medley_extras/race": 360,
+    "python/medley_extras/race": 530,
     "python/medley_extras/report": 2_400,  # the picture of a cluster, the rank of a plan, dark mode
     "python/medley_extras/trackers": 95,
     "python/medley_extras/train": 737,
 }
 # Modules above the command line; the core runs without them.
 ABOVE = {"medley/goal", "medley/next_best", "medley/command"}
-CORE = 75_591  # all other modules of medley/: raised for a new ability, not for a second answer
+CORE = 75_625  # all other modules of medley/: raised for a new ability, not for a second answer
 
 
 def is_test(path: Path) -> bool:
