@@ -34,13 +34,13 @@ from medley_extras import models
 from medley_extras.race import Tuner
 
 ROWS = 72
-SIZES: dict[str, Any] = {"positions": 64, "width": 128, "vocabulary": 512}
+SIZES: dict[str, Any] = {"positions": 32, "width": 64, "vocabulary": 256}
 MODELS = {
     "gpt": functools.partial(models.gpt, **SIZES, layers=8, tied=False),
-    "moe": functools.partial(models.moe, **SIZES, hidden=1024, layers=2, experts=8),
-    "bert": functools.partial(models.bert, **SIZES, hidden=512, layers=4, tied=False),
+    "moe": functools.partial(models.moe, **SIZES, hidden=512, layers=2, experts=8),
+    "bert": functools.partial(models.bert, **SIZES, hidden=256, layers=4, tied=False),
     "vgg": functools.partial(
-        models.vgg, image=32, channels=((32, 32), (64, 64), (128,)), hidden=512
+        models.vgg, image=16, channels=((16, 16), (32, 32), (64,)), hidden=256
     ),
 }
 
@@ -91,15 +91,15 @@ class Machines:
 
 CLUSTERS = {
     "four": Machines(
-        (("fast", 2, 1), ("slow", 2, 1)), {"fast": (35.4, 10.0), "slow": (17.7, 5.0)}, 100
+        (("fast", 2, 1), ("slow", 2, 1)), {"fast": (4.4, 2.5), "slow": (2.2, 1.25)}, 25
     ),
     "three": Machines(
         (("large", 1, 2), ("medium", 1, 2), ("small", 2, 2)),
-        {"large": (26.5, 7.5), "medium": (13.3, 3.75), "small": (6.6, 1.9)},
-        200,
+        {"large": (3.3, 1.9), "medium": (1.66, 0.94), "small": (0.83, 0.47)},
+        50,
     ),
     "unlike": Machines(
-        (("much", 1, 4), ("little", 4, 1)), {"much": (20.0, 16.0), "little": (40.0, 4.0)}, 1000
+        (("much", 1, 4), ("little", 4, 1)), {"much": (2.5, 4.0), "little": (5.0, 1.0)}, 250
     ),
 }
 

@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import platform
-import tempfile
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
-from medley.run import accelerators, connections, elastic, exchange, job
+from medley.run import accelerators, connections, elastic, exchange, job, ledger
 
 _generations = itertools.count()  # one per run, identical in all processes
 _ledgers: list[int] = []  # the open clock of the last run that this process has made for all
@@ -34,7 +33,7 @@ def options(
     if emulation:
         kinds = {"CPU"}
     if this is None:
-        ledger = {"ledger": ""} if emulation else {}
+        own_clock = {"ledger": ""} if emulation else {}
         return {"torch_devices": _own_devices(kinds, len(names)), "emulation": emulation | ledger}
     if this.size != len(names):
         raise ValueError(
@@ -71,25 +70,12 @@ def options(
     }
 
 
-def open_ledger(cluster: Cluster) -> int:
-    """Returns the virtual clock of emulated processes: an open file without a name, so that no file
-    remains."""
-    # In memory if such a file system exists.
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="medley-", dir=where) as folder:
-        path = os.path.join(folder, "ledger")
-        made = _core.EmulatedLedger(cluster, path)
-        file = os.open(path, os.O_RDWR)
-        made.close()
-    return file
-
-
 def _next_ledger(cluster: Cluster) -> str:
     """Returns the clock of a later run of all processes, which a device joins only once."""
 
     def make() -> bytes:
         before = [_ledgers.pop()] if _ledgers else []
-        _ledgers.append(open_ledger(cluster))
+        _ledgers.append(ledger.opened(cluster))
         for file in before:
             os.close(file)
         return f"/proc/{os.getpid()}/fd/{_ledgers[0]}".encode()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from medley import _runtime
 from medley.cluster import load_cluster
 from medley.plan import Plan
-from medley.run import devices, job
+from medley.run import job, ledger
 from medley.run.leader import ElasticSupervisor
 from medley.run.nodes import Node, NodeSupervisor, nodes_of
 from medley.run.patience import Patience, say
@@ -240,10 +240,10 @@ def launch(
                     raise ValueError(
                         f"{emulate}: found no device {name}, expected those of the plan"
                     )
-            files.append(devices.open_ledger(cluster))
+            files.append(ledger.opened(cluster))
             stack.callback(os.close, files[0])
-            ledger = f"/proc/self/fd/{files[0]}"
-            values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": ledger})
+            clock = f"/proc/self/fd/{files[0]}"
+            values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": clock})
         interpreter = [sys.executable, "-u", *command, *arguments]
         return supervise(interpreter, plan.devices, values, files, elastic, place)
 

@@ -62,8 +62,8 @@ def with_links(
     networks: Sequence[str],
 ) -> Corrections:
     """Returns corrections under which the predictions of plans come closest to their measured
-    steps, in seconds. All networks change by the same. One step cannot show both bandwidth and latency:
-    the smaller change is taken."""
+    steps, in seconds. All networks change by the same. One step cannot show both bandwidth and
+    latency: the smaller change is taken."""
 
     def error(bandwidth: float, latency: float) -> float:
         own = dict.fromkeys(networks, (bandwidth, latency))
