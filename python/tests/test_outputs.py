@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import medley
 from medley import _testing
 from medley.ambient import in_eval_mode
-from medley.callbacks import scalars
+from medley_extras.trackers import scalars
 
 NEAR = 1e-10
 

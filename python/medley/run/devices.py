@@ -33,8 +33,8 @@ def options(
     if emulation:
         kinds = {"CPU"}
     if this is None:
-        own_clock = {"ledger": ""} if emulation else {}
-        return {"torch_devices": _own_devices(kinds, len(names)), "emulation": emulation | ledger}
+        emulation |= {"ledger": ""} if emulation else {}
+        return {"torch_devices": _own_devices(kinds, len(names)), "emulation": emulation}
     if this.size != len(names):
         raise ValueError(
             f"world size: found {this.size} processes, expected {len(names)}: one for each device "

@@ -34,7 +34,7 @@ class TensorBoard(Callback):
 
     def step(self, metrics: Metrics) -> None:
         """Writes the scalars of a step."""
-        for name, value in _scalars(metrics).items():
+        for name, value in scalars(metrics).items():
             self._writer.add_scalar(f"train/{name}", value, metrics.step)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
@@ -70,7 +70,7 @@ class WandB(Callback):
 
     def step(self, metrics: Metrics) -> None:
         """Logs the scalars of a step."""
-        found = {f"train/{name}": value for name, value in _scalars(metrics).items()}
+        found = {f"train/{name}": value for name, value in scalars(metrics).items()}
         self._run.log(found, step=metrics.step)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
@@ -83,7 +83,7 @@ class WandB(Callback):
             self._run.finish()
 
 
-def _scalars(metrics: Metrics) -> dict[str, float]:
+def scalars(metrics: Metrics) -> dict[str, float]:
     """Returns the scalars of a step by name."""
     names = ("loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "waiting")
     return {name: getattr(metrics, name) for name in names} | {
