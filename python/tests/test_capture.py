@@ -213,14 +213,14 @@ def test_zoo_has_the_models_of_the_papers() -> None:
 
 
 @pytest.mark.slow
-def test_llama_70b_is_captured_on_meta_in_150_s_and_2_gb() -> None:
+def test_llama_70b_is_captured_on_meta_in_150_cpu_s_and_2_gb() -> None:
     with torch.device("meta"):
         model, batch = models.llama("70b", batch=1)
     model.to(torch.bfloat16)
     batch = {k: torch.empty(t.shape, dtype=t.dtype, device="meta") for k, t in batch.items()}
-    start = time.monotonic()
+    start = time.process_time()  # a busy machine takes longer by the clock
     text = capture_text(model, batch, "llama-70b")
-    assert time.monotonic() - start < 150
+    assert time.process_time() - start < 150
     status = pathlib.Path("/proc/self/status").read_text()
     most = re.search(r"VmHWM:\s*(\d+) kB", status)
     assert most and int(most[1]) < 2 * 1024**2  # KiB
