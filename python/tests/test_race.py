@@ -15,6 +15,7 @@ from medley.cluster import parse_cluster
 from medley.run import job
 from medley_extras import models
 from medley_extras.race import Tuner, table
+from medley_extras.race.costs import Corrections, with_links, with_ops
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
 
 CLUSTER = """
@@ -139,3 +140,24 @@ def test_other_texts_are_refused() -> None:
     with pytest.raises(ValueError, match="--tune: found 'fast', expected auto, off or a number"):
         job.tune_steps("fast")
     assert [job.tune_steps(each) for each in ("off", "auto", "7", 3, None)] == [0, None, 7, 3, 0]
+
+
+def test_costs_are_found_again() -> None:
+    truth = Corrections({"a": (2.0, 0.5), "b": (1.0, 1.5)}, {"lan": (0.7, 5e-4)})
+    rows = [("a", "matmul", 2.0, 5e6), ("a", "memory", 0.5, 1e6), ("b", "memory", 1.5, 1e6)]
+    found = with_ops(Corrections({}, {}), rows, ["a", "b", "c"])
+    assert found.kinds["a"] == pytest.approx((2.0, 0.5))
+    assert found.kinds["b"][1] == pytest.approx(1.5)
+    assert found.kinds["b"][0] == pytest.approx(1.5)  # what its other ops show
+    assert 0.5 < found.kinds["c"][0] < 2.0  # what the other types show
+    again = with_ops(found, [("a", "matmul", 1.0, 1.0)], ["a", "b", "c"])
+    assert again.kinds["a"][0] == pytest.approx(2.0)
+
+    def predict(corrections: Corrections) -> list[float]:  # bytes and messages of three plans
+        bandwidth, latency = corrections.networks["lan"]
+        return [1.0 + 0.5 / bandwidth + 20 * latency, 1.2 + 0.1 / bandwidth, 1 + 300 * latency]
+
+    fitted = with_links(found, predict(truth), predict, ["lan"])
+    for got, want in zip(predict(fitted), predict(truth), strict=True):
+        assert got == pytest.approx(want, rel=0.02)
+    assert with_links(found, [1.0], lambda _: [1.0], ["lan"]).networks["lan"] == (1.0, 0.0)

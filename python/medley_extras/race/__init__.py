@@ -37,6 +37,7 @@ STRATEGIES = (
 SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
 REPLANS = 3  # searches for plans with corrected costs
+SAME = 1e-3  # relative difference of the steps of plans that count as one
 
 
 def tuner(steps: int | None) -> Tuner:
@@ -134,9 +135,15 @@ class Tuner:
         def find() -> bytes:
             corrections = self._corrected(trainer, rows) if rows else self._corrections
             cluster = corrections.of(trainer.engine.machines)
-            plans = [*known, *candidates(trainer, cluster, [*self._plans, *known])]
-            steps = [seconds_on(trainer, plan, cluster) for plan in [*self._plans, *plans]]
-            return json.dumps([corrections, [plan.text for plan in plans], steps]).encode()
+            plans = [*self._plans, *known]
+            steps = [seconds_on(trainer, plan, cluster) for plan in plans]
+            for plan in candidates(trainer, cluster):
+                seconds = seconds_on(trainer, plan, cluster)
+                if all(abs(each / seconds - 1) > SAME for each in steps):
+                    plans.append(plan)
+                    steps.append(seconds)
+            texts = [plan.text for plan in plans[len(self._plans) :]]
+            return json.dumps([corrections, texts, steps]).encode()
 
         is_own = trainer.is_alone or trainer.is_elastic
         text = find() if is_own else exchange.from_first(find, "plans to try")
@@ -192,10 +199,8 @@ def seconds_on(trainer: Trainer, plan: Plan, cluster: Cluster) -> float:
     return 1e-9 * step_on(trainer.engine, plan, cluster)
 
 
-def candidates(trainer: Trainer, cluster: Cluster, known: Sequence[Plan]) -> list[Plan]:
-    """Returns the plans of all strategies by the figures of `cluster` that differ from the `known`
-    ones and from each other."""
-    seen = {_decisions(plan) for plan in known}
+def candidates(trainer: Trainer, cluster: Cluster) -> list[Plan]:
+    """Returns the plans of all strategies by the figures of `cluster`."""
     found = []
     for strategy in STRATEGIES:
         asked = question(trainer.plan)._replace(strategy=strategy)
@@ -203,8 +208,7 @@ def candidates(trainer: Trainer, cluster: Cluster, known: Sequence[Plan]) -> lis
             plan = plan_on(trainer.engine, asked, cluster, trainer.plan)
         except ValueError:  # none fits
             continue
-        if _may_run(trainer, plan) and _decisions(plan) not in seen:
-            seen.add(_decisions(plan))
+        if _may_run(trainer, plan):
             found.append(plan)
     return found
 
@@ -217,11 +221,6 @@ def _may_run(trainer: Trainer, plan: Plan) -> bool:
     if trainer.is_elastic:
         return trainer.plan.devices[0] in plan.devices
     return sorted(plan.devices) == sorted(trainer.plan.devices)
-
-
-def _decisions(plan: Plan) -> str:
-    """Returns the parts of a plan that decide about its run."""
-    return json.dumps(plan.to_dict() | {"strategy": ""}, sort_keys=True)
 
 
 def table(race: Race) -> str:

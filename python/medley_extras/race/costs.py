@@ -17,7 +17,7 @@ from medley import Cluster
 FLOPS = ("matmul", "attention", "convolution")  # classes of ops that flops limit
 MOST = 16.0  # times in either direction, for any factor
 LATENCY_SECONDS = 1e-4  # the smallest additional latency that is tried
-FIT_SECONDS = 20.0  # for the fit of links
+FIT_SECONDS = 60.0  # for the fit of links; that of a small model takes a few
 _ROUNDS = 3
 _NARROWER = 4
 
