@@ -91,7 +91,7 @@ class Tuner:
         if self._requested is None:
             return True
         if trainer.plan.text == self._requested.text:
-            self._note_change(self.race)
+            self._note_change(trainer, self.race)
             self._requested = None
             return True
         if trainer.recoveries > self._recoveries:  # a process was lost, or the plan cannot run
@@ -108,9 +108,12 @@ class Tuner:
     def _begun(self, trainer: Trainer) -> Race:
         """Finds the plans of all strategies."""
         self._measure(trainer)
+        begin = time.monotonic()
         runners = self._found(trainer, [trainer.plan], [])
         weak = weakref.proxy(trainer)  # the race belongs to the trainer
-        return Race(runners, math.inf, measured=lambda: self._correct(weak))
+        race = Race(runners, math.inf, measured=lambda: self._correct(weak))
+        race.note_pause(_since(begin, trainer))
+        return race
 
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan."""
@@ -123,10 +126,12 @@ class Tuner:
         if self._meter is None or self._replans == REPLANS or self.race is None:
             return
         self._replans += 1
+        begin = time.monotonic()
         rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
         if not trainer.is_alone:
             rows = [tuple(row) for each in exchange.values(rows) for row in each]
         self.race.add(self._found(trainer, [], rows))
+        self.race.note_pause(_since(begin, trainer))
 
     def _found(self, trainer: Trainer, known: Sequence[Plan], rows: Sequence[Row]) -> list[Runner]:
         """Returns runners for the `known` plans that have none yet and for the plans of all
@@ -187,11 +192,19 @@ class Tuner:
         if trainer.is_elastic:
             self._requested = plan
         else:
-            self._note_change(self.race)
+            self._note_change(trainer, self.race)
 
-    def _note_change(self, race: Race) -> None:
-        if not job.emulation():  # the steps of emulated devices have their own clock
-            race.note_change(time.monotonic() - self._since)
+    def _note_change(self, trainer: Trainer, race: Race) -> None:
+        race.note_change(_since(self._since, trainer))
+
+
+def _since(begin: float, trainer: Trainer) -> float:
+    """Returns the seconds since `begin`, the same in all processes. The steps of emulated devices
+    have their own clock, on which nothing else takes time."""
+    if job.emulation():
+        return 0.0
+    seconds = time.monotonic() - begin
+    return seconds if trainer.is_alone or trainer.is_elastic else exchange.largest(seconds)
 
 
 def seconds_on(trainer: Trainer, plan: Plan, cluster: Cluster) -> float:

@@ -94,6 +94,10 @@ class Race:
     def note_change(self, seconds: float) -> None:
         """Notes the duration of a change of plan."""
         self.change = max(self.change, seconds)
+        self.note_pause(seconds)
+
+    def note_pause(self, seconds: float) -> None:
+        """Notes a time without steps, such as that of a search for plans."""
         self._seconds += seconds
 
     def note_failure(self, verdict: str) -> None:
