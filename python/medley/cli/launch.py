@@ -27,7 +27,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="PLATFORM",
         help="comes first: write the job of another scheduler; `medley launch --for --help`",
     )
-    parser.add_argument("--emulate", metavar="CLUSTER", help="on devices of a cluster.yaml")
+    parser.add_argument("--emulate", metavar="CLUSTER", help="emulate the devices of this file")
     parser.add_argument(
         "--pace",
         type=float,
@@ -41,7 +41,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="end the run if a process is silent for so long; default: 5; with --elastic: 2",
     )
     parser.add_argument("--elastic", action="store_true", help="resume without lost processes")
-    parser.add_argument("--max-restarts", type=int, help="with --elastic: of lost processes")
+    parser.add_argument("--max-restarts", type=int, help="with --elastic: restarts in all")
     parser.add_argument(
         "--rdzv-endpoint",
         metavar="HOST:PORT",
