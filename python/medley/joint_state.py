@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from medley import _core, _runtime, checkpoint
@@ -65,13 +64,8 @@ class JointJob:
         if not self._devices:
             return None
         assert self.this is not None
-        name = exchange.group_name()
-        if not self.this.elastic:
-            group = dist.group.WORLD
-            assert group is not None
-            name = group.group_name
         own, seconds = self._devices[self.this.rank], exchange.TIMEOUT_SECONDS
-        return reshard_peers(machines, self._devices, own, name, seconds)
+        return reshard_peers(machines, self._devices, own, exchange.group_name(), seconds)
 
 
 class JointWhole(Whole):

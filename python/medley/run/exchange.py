@@ -88,8 +88,9 @@ def outer_ranks(ranks: Sequence[int]) -> list[int]:
 
 
 def group_name() -> str:
-    """Returns the c10d name of the processes of a generation."""
-    return _peers[0].name
+    """Returns the c10d name of the processes of a generation, or of all of the job."""
+    world = dist.group.WORLD
+    return _peers[0].name or ("" if world is None else world.group_name)
 
 
 def _meet(this: job.Job) -> None:

@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-import torch.distributed as dist
-
 from medley import _runtime
 from medley.engine import Engine
 from medley.metrics import Metrics
@@ -156,17 +154,16 @@ class JobSession(LocalSession):
             ends.watch(self)
 
     def change_plan(self, plan: Plan) -> int:
-        engine, group = self.whole.first, dist.group.WORLD
+        engine = self.whole.first
         assert engine.job is not None
-        assert group is not None
         if sorted(plan.devices) != sorted(self._devices):
             raise ValueError(
                 f"change_plan: found a plan for the devices {', '.join(plan.devices)}, expected "
                 f"those of the job: {', '.join(self._devices)}"
             )
         own = engine.plan.devices[engine.job.rank]
-        seconds = exchange.TIMEOUT_SECONDS
-        peers = reshard_peers(engine.machines, self._devices, own, group.group_name, seconds)
+        group, seconds = exchange.group_name(), exchange.TIMEOUT_SECONDS
+        peers = reshard_peers(engine.machines, self._devices, own, group, seconds)
         engine.order = order_of(plan, self._devices)
         this = dataclasses.replace(engine.job, rank=plan.devices.index(own))
         with exchange.reordered(engine.order):
