@@ -195,9 +195,9 @@ class Evaluation:
         return _Begun(made, sizes, inputs, carried.zeros(types))
 
     def _options(self, plan: Plan, program: _core.Program) -> dict[str, Any]:
-        options = devices.options(plan, program, self._engine.machines, self._engine.job)
-        # It takes no time on emulated devices.
-        options |= {"emulation": {}, "seed": self._engine.run.seed}
+        machines, this = self._engine.machines, self._engine.job
+        options = devices.options(plan, program, machines, this, takes_time=False)
+        options["seed"] = self._engine.run.seed
         if self._engine.is_elastic:
             # In a generation the training run monitors the others, and this run is part of it.
             del options["membership"]

@@ -20,10 +20,15 @@ _ledgers: list[int] = []  # the open clock of the last run that this process has
 
 
 def options(
-    plan: Plan, program: _core.Program, cluster: Cluster, this: job.Job | None
+    plan: Plan,
+    program: _core.Program,
+    cluster: Cluster,
+    this: job.Job | None,
+    takes_time: bool = True,
 ) -> dict[str, Any]:
-    """Returns the options of `_runtime.Run` for the devices of this process. Raises ValueError if
-    the number of processes differs from the number of devices in the plan."""
+    """Returns the options of `_runtime.Run` for the devices of this process. `takes_time`: on
+    emulated devices. Raises ValueError if the number of processes differs from the number of
+    devices in the plan."""
     names = plan.devices
     numbers = program.devices
     kinds = {cluster.kind(number).name for number in numbers}
@@ -33,8 +38,8 @@ def options(
     if emulation:
         kinds = {"CPU"}
     if this is None:
-        emulation |= {"ledger": ""} if emulation else {}
-        return {"torch_devices": _own_devices(kinds, len(names)), "emulation": emulation}
+        clock = emulation | {"ledger": ""} if emulation and takes_time else {}
+        return {"torch_devices": _own_devices(kinds, len(names)), "emulation": clock}
     if this.size != len(names):
         raise ValueError(
             f"world size: found {this.size} processes, expected {len(names)}: one for each device "
@@ -55,7 +60,9 @@ def options(
         return common | _elastic_options(program)
     backend = accelerators.backend(chosen, found, asked)
     generation = next(_generations)
-    if emulation and generation:
+    if not takes_time:
+        emulation = {}
+    elif emulation and generation:
         emulation["ledger"] = _next_ledger(cluster)
     return common | {
         "make_groups": functools.partial(_make_groups, program, names, generation, backend),
