@@ -126,13 +126,13 @@ class Case:
                 trainer.step(batch)
         race, engine = tuner.race, trainer.engine
         known = plan_on(engine, Question("auto", ROWS), truth, chosen)
-        best = min(step_on(engine, known, truth) * 1e-9, *(r.measured for r in race.runners))
+        best = min(step_on(engine, known, truth), *(r.measured for r in race.runners))
         last = race.runners[race.best]
         parallel = [
             plan_on(engine, Question(f"data-parallel-{name}", ROWS), engine.machines, chosen)
             for name in ("even", "proportional")
         ]
-        fastest = min(step_on(engine, each, truth) for each in parallel) * 1e-9
+        fastest = min(step_on(engine, each, truth) for each in parallel)
         return {
             "regret": last.measured / best - 1,
             "without": race.runners[0].measured / best - 1,

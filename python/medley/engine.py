@@ -261,10 +261,10 @@ class Engine:
             outputs=Outputs(given.outputs, rows) if result is None else given.outputs,
         )
 
-    def measure_against(self, cluster: Cluster) -> _runtime.Drift:
-        """Measures the op times of this run from now on, relative to the figures of a cluster.
-        Requires a traced run."""
-        self._meter = _runtime.Drift(self.run, cluster, "", "")
+    def measure_against(self, cluster: Cluster | None) -> _runtime.Drift | None:
+        """Measures the op times of this run from now on, relative to the figures of a cluster. None
+        ends it. Requires a traced run."""
+        self._meter = None if cluster is None else _runtime.Drift(self.run, cluster, "", "")
         return self._meter
 
     def reset(self) -> None:

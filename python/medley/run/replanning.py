@@ -63,12 +63,8 @@ def replan(
     Raises ValueError if no plan fits."""
     if sorted(before.devices) == sorted(devices) and planned == factors:
         return before
-    graph = engine.graph
     cluster, profile, file = _slowed(engine, before, factors)
-    rule, times = engine.optimizer.core(graph.core), (profile, file)
-    found = find_plan(graph.core, cluster, question(before), rule, times, devices)
-    chosen = _with_types_of(before, _as_for(engine.machines, cluster, found))
-    return Plan.of(chosen, graph, engine.machines, before.profile)
+    return plan_on(engine, question(before), cluster, before, devices, (profile, file))
 
 
 def question(before: Plan) -> Question:
@@ -93,16 +89,25 @@ def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = 
 
 
 def step_on(engine: Engine, plan: Plan, cluster: Cluster) -> float:
-    """Returns the predicted step time in nanoseconds on the same devices with other figures."""
-    return _simulated(engine, plan, cluster, *measured(plan.profile))
+    """Returns the predicted step time in seconds on the same devices with other figures."""
+    return 1e-9 * _simulated(engine, plan, cluster, *measured(plan.profile))
 
 
-def plan_on(engine: Engine, asked: Question, cluster: Cluster, like: Plan) -> Plan:
-    """Returns the plan for the same devices with other figures: those of the plan `like`, whose
-    profile and types it has. Raises ValueError if none fits."""
+def plan_on(
+    engine: Engine,
+    asked: Question,
+    cluster: Cluster,
+    like: Plan,
+    devices: Sequence[str] | None = None,
+    times: tuple[str, str] | None = None,
+) -> Plan:
+    """Returns the plan by the figures of `cluster`, which has the engine's devices. It has the
+    types of the plan `like`, by default also its devices and profile. Raises ValueError if none
+    fits."""
     graph = engine.graph
-    rule, times = engine.optimizer.core(graph.core), measured(like.profile)
-    found = find_plan(graph.core, cluster, asked, rule, times, like.devices)
+    rule, times = engine.optimizer.core(graph.core), times or measured(like.profile)
+    devices = like.devices if devices is None else devices
+    found = find_plan(graph.core, cluster, asked, rule, times, devices)
     chosen = _with_types_of(like, _as_for(engine.machines, cluster, found))
     return Plan.of(chosen, graph, engine.machines, like.profile)
 

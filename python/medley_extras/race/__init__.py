@@ -32,8 +32,6 @@ STRATEGIES = (
     "data-parallel-proportional",
     "data-parallel-even",
 )
-
-
 SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
 REPLANS = 3  # searches for plans with corrected costs
@@ -66,9 +64,7 @@ class Tuner:
         if self.race is None:
             self.race = self._begun(trainer)  # after the first step, which warms up
             return
-        seconds = metrics.step_seconds
-        if not trainer.is_alone and not trainer.is_elastic:
-            seconds = exchange.largest(seconds)
+        seconds = _largest(metrics.step_seconds, trainer)
         race, before = self.race, self.race.current
         if race.budget == math.inf:
             race.budget = self._allowed(trainer) * seconds
@@ -78,6 +74,7 @@ class Tuner:
             self._change(trainer, self._plans[wanted])
         if race.is_over:
             self._is_over = True
+            trainer.engine.measure_against(None)
             if trainer.is_first or trainer.is_elastic:
                 print(table(race), file=sys.stderr, flush=True)
 
@@ -91,7 +88,7 @@ class Tuner:
         if self._requested is None:
             return True
         if trainer.plan.text == self._requested.text:
-            self._note_change(trainer, self.race)
+            self.race.note_change(_since(self._since, trainer))
             self._requested = None
             return True
         if trainer.recoveries > self._recoveries:  # a process was lost, or the plan cannot run
@@ -116,14 +113,14 @@ class Tuner:
         return race
 
     def _measure(self, trainer: Trainer) -> None:
-        """Measures op times under the current plan."""
-        if not trainer.is_elastic and trainer.plan.profile is None:
-            cluster = self._corrections.of(trainer.engine.machines)
-            self._meter = trainer.engine.measure_against(cluster)
+        """Measures op times under the current plan as long as they can correct costs."""
+        ends = trainer.is_elastic or trainer.plan.profile is not None or self._replans == REPLANS
+        cluster = None if ends else self._corrections.of(trainer.engine.machines)
+        self._meter = trainer.engine.measure_against(cluster)
 
     def _correct(self, trainer: Trainer) -> None:
         """Corrects the costs by what the last plan has shown, and plans again."""
-        if self._meter is None or self._replans == REPLANS or self.race is None:
+        if self._meter is None or self.race is None:
             return
         self._replans += 1
         begin = time.monotonic()
@@ -141,18 +138,17 @@ class Tuner:
             corrections = self._corrected(trainer, rows) if rows else self._corrections
             cluster = corrections.of(trainer.engine.machines)
             plans = [*self._plans, *known]
-            steps = [seconds_on(trainer, plan, cluster) for plan in plans]
+            steps = [step_on(trainer.engine, plan, cluster) for plan in plans]
             for plan in candidates(trainer, cluster):
-                seconds = seconds_on(trainer, plan, cluster)
+                seconds = step_on(trainer.engine, plan, cluster)
                 if all(abs(each / seconds - 1) > SAME for each in steps):
                     plans.append(plan)
                     steps.append(seconds)
             texts = [plan.text for plan in plans[len(self._plans) :]]
             return json.dumps([corrections, texts, steps]).encode()
 
-        is_own = trainer.is_alone or trainer.is_elastic
-        text = find() if is_own else exchange.from_first(find, "plans to try")
-        corrections, texts, steps = json.loads(text)
+        found = find() if _decides(trainer) else exchange.from_first(find, "plans to try")
+        corrections, texts, steps = json.loads(found)
         self._corrections = Corrections(*corrections)
         before = [] if self.race is None else self.race.runners
         for runner, seconds in zip(before, steps, strict=False):
@@ -178,7 +174,7 @@ class Tuner:
 
         def predict(changed: Corrections) -> list[float]:
             figures = changed.of(cluster)
-            return [seconds_on(trainer, plan, figures) for _, plan in tried]
+            return [step_on(trainer.engine, plan, figures) for _, plan in tried]
 
         networks = [each.name for each in cluster.networks]
         steps = [runner.measured for runner, _ in tried]
@@ -192,24 +188,23 @@ class Tuner:
         if trainer.is_elastic:
             self._requested = plan
         else:
-            self._note_change(trainer, self.race)
+            self.race.note_change(_since(self._since, trainer))
 
-    def _note_change(self, trainer: Trainer, race: Race) -> None:
-        race.note_change(_since(self._since, trainer))
+
+def _decides(trainer: Trainer) -> bool:
+    """Returns whether this process races without the others. In a job of fixed size all do."""
+    return trainer.is_alone or trainer.is_elastic
+
+
+def _largest(seconds: float, trainer: Trainer) -> float:
+    """Returns the most seconds of all processes that race."""
+    return seconds if _decides(trainer) else exchange.largest(seconds)
 
 
 def _since(begin: float, trainer: Trainer) -> float:
     """Returns the seconds since `begin`, the same in all processes. The steps of emulated devices
     have their own clock, on which nothing else takes time."""
-    if job.emulation():
-        return 0.0
-    seconds = time.monotonic() - begin
-    return seconds if trainer.is_alone or trainer.is_elastic else exchange.largest(seconds)
-
-
-def seconds_on(trainer: Trainer, plan: Plan, cluster: Cluster) -> float:
-    """Returns the predicted step of a plan by the figures of `cluster`."""
-    return 1e-9 * step_on(trainer.engine, plan, cluster)
+    return 0.0 if job.emulation() else _largest(time.monotonic() - begin, trainer)
 
 
 def candidates(trainer: Trainer, cluster: Cluster) -> list[Plan]:

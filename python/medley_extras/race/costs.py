@@ -7,6 +7,7 @@ measured plans then takes as long as the steps did.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -40,17 +41,16 @@ class Corrections(NamedTuple):
 def with_ops(before: Corrections, rows: Sequence[Row], kinds: Sequence[str]) -> Corrections:
     """Returns corrections of op times after `rows`, which are relative to those before. Types and
     limits without rows change as the others do."""
-    usual = _mean([row[2] for row in rows], [row[3] for row in rows])
+    usual = _mean(rows, 1.0)
     found: Factors = {}
     for kind in kinds:
         own = [row for row in rows if row[0] == kind]
-        overall = _mean([row[2] for row in own], [row[3] for row in own]) if own else usual
+        overall = _mean(own, usual)
         factors = []
         for place, is_flops in enumerate((True, False)):
             part = [row for row in own if (row[1] in FLOPS) == is_flops]
-            ratio = _mean([row[2] for row in part], [row[3] for row in part]) if part else overall
             known = before.kinds.get(kind, (1.0, 1.0))[place]
-            factors.append(min(MOST, max(1 / MOST, known * ratio)))
+            factors.append(min(MOST, max(1 / MOST, known * _mean(part, overall))))
         found[kind] = (factors[0], factors[1])
     return Corrections(found, before.networks)
 
@@ -65,6 +65,7 @@ def with_links(
     steps, in seconds. All networks change by the same. One step cannot show both bandwidth and
     latency: the smaller change is taken."""
 
+    @functools.cache
     def error(bandwidth: float, latency: float) -> float:
         own = dict.fromkeys(networks, (bandwidth, latency))
         found = predict(Corrections(before.kinds, own))
@@ -94,11 +95,10 @@ def with_links(
     return Corrections(before.kinds, dict.fromkeys(networks, (bandwidth, latency)))
 
 
-def _mean(ratios: Sequence[float], weights: Sequence[float]) -> float:
-    """Returns the mean of positive ratios with weights, 1 without any."""
-    total = sum(weights)
+def _mean(rows: Sequence[Row], default: float) -> float:
+    """Returns the mean of the ratios of rows, weighted by the predicted times. `default`: without
+    any predicted time."""
+    total = sum(row[3] for row in rows)
     if not total:
-        return 1.0
-    return math.exp(
-        math.fsum(w * math.log(r) for r, w in zip(ratios, weights, strict=True)) / total
-    )
+        return default
+    return math.exp(math.fsum(row[3] * math.log(row[2]) for row in rows) / total)

@@ -63,7 +63,7 @@ class Race:
         self._measured = measured
         self._seconds = 0.0  # of all steps and changes
         self.steps = 0  # of the race, warm-ups included
-        self._left = [runner for runner in range(1, len(runners))]  # of this round
+        self._left = list(range(1, len(runners)))  # of this round
         self._round = 1
         self._warm_up = 0  # steps that do not count
         self._wanted = STEPS
@@ -73,11 +73,6 @@ class Race:
     def best(self) -> int:
         """The runner with the shortest measured step, the first one if none is measured."""
         return min(range(len(self.runners)), key=lambda each: self.runners[each].measured)
-
-    @property
-    def is_warming_up(self) -> bool:
-        """Returns whether the next step does not count."""
-        return self._warm_up > 0
 
     @property
     def spent(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from medley import Callback, Metrics
+from medley.metrics import scalars_of
 
 if TYPE_CHECKING:
     from medley import Trainer
@@ -86,6 +87,4 @@ class WandB(Callback):
 def scalars(metrics: Metrics) -> dict[str, float]:
     """Returns the scalars of a step by name."""
     names = ("loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "waiting")
-    return {name: getattr(metrics, name) for name in names} | {
-        name: value for name, value in metrics.outputs.items() if isinstance(value, (int, float))
-    }
+    return {name: getattr(metrics, name) for name in names} | scalars_of(metrics.outputs)
