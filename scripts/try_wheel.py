@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL_AND_DEMO_SECONDS = 90
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-# Of PyTorch's libraries, none is in the wheel.
+# The wheel contains no library of PyTorch.
 EXCLUDED = [f"--exclude={name}*.so*" for name in ("libtorch", "libc10", "libshm.so")]
 # Libraries of every Linux with Python, which PyTorch itself needs.
 EVERYWHERE = re.compile(

@@ -277,7 +277,8 @@ std::string table_text(const Json& rows) {
       if (title.ends_with(unit)) title.resize(title.size() - unit.size());
     if (title == "microbatches") title = "rows per micro-batch";
     if (title == "plan_text") title = "in plan.json";
-    if (title == "computes" || title == "waits") title = title == "waits" ? "idle" : "busy";
+    if (title == "computes") title = "busy";
+    if (title == "waits") title = "idle";
     std::replace(title.begin(), title.end(), '_', ' ');
     header.push_back(title);
   }

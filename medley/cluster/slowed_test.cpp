@@ -42,7 +42,6 @@ TEST(Slowed, AsFastAsItsKindIsAsItWas) {
   EXPECT_EQ(slowed(two_nodes(), {}), two_nodes());
 }
 
-}  // namespace
 TEST(Corrected, ChangesTypesAndNetworksByName) {
   Cluster before = two_nodes();
   before.networks = {{"lan", false, {"a"}, 1e9, 1e-5, std::nullopt}};
@@ -57,4 +56,5 @@ TEST(Corrected, ChangesTypesAndNetworksByName) {
   EXPECT_EQ(corrected(before, {{"other", {2, 2}}}, {{"other", {2, 2}}}), before);
 }
 
+}  // namespace
 }  // namespace medley

@@ -26,7 +26,7 @@ ADDRESSES = {"A": "10.0.0.1", "B": "10.0.0.2"}
 ENOUGH = 500.0  # seconds until a wait is a failure: no result depends on them
 # Without warnings and without the straggler of a step, which depend on the load.
 RANK_0 = re.compile(r"\[a/0/0\] (?!medley: )([^;\n]*)")
-# Of the numbers on the page, only losses are the same on all machines.
+# Only the losses on the page are the same on all machines.
 LOSS = re.compile(r"(loss) ([\d.]+)")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 

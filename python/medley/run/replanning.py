@@ -101,9 +101,8 @@ def plan_on(
     devices: Sequence[str] | None = None,
     times: tuple[str, str] | None = None,
 ) -> Plan:
-    """Returns the plan by the figures of `cluster`, which has the engine's devices. It has the
-    types of the plan `like`, by default also its devices and profile. Raises ValueError if none
-    fits."""
+    """Returns the plan by the figures of `cluster`, with the types of the plan `like`, by default
+    for its devices and by its profile. Raises ValueError if none fits."""
     graph = engine.graph
     rule, times = engine.optimizer.core(graph.core), times or measured(like.profile)
     devices = like.devices if devices is None else devices
