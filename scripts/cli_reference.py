@@ -17,11 +17,21 @@ WIDTH = 100
 HEAD = """\
 # Command line
 
-`scripts/cli_reference.py` writes this page from the help texts. A test checks that it is current.
-The [tour](tour.md) shows the verbs in the order of use.
+`scripts/cli_reference.py` writes this page from the help texts. The [tour](tour.md) shows the verbs
+in the order of use.
+
+All verbs take `--help`, and `--json` to print JSON. The verbs from `plan` to `list` also take
+`--catalogue`, the directory of a device catalogue instead of our own. `probe`, `profile` and
+`train` take `--interface NAME`, the network interface of the processes, by default the one to the
+master. These options are left out below.
 
 Exit codes: 0 success, 1 a bug of Medley, 2 bad input, 3 a problem of the environment.
 """
+# Options of all verbs, and optional ones in the usage of a verb of Python.
+COMMON = re.compile(
+    r"\n  (?:-h, ?--help|--json|--catalogue TEXT) .*|\n  --interface NAME .*\n {8,}master"
+)
+OPTIONAL = re.compile(r"\s*\[-(?:[^\[\]]|\[[^\]]*\])*\]")
 sys.path.insert(0, str(ROOT / "python"))
 
 
@@ -48,6 +58,16 @@ def with_sorted_names(line: str) -> str:
     return re.sub(r"(?<=: )--[\w-]+(?: --[\w-]+)+", lambda m: " ".join(sorted(m[0].split())), line)
 
 
+def shortened(text: str, description: str) -> str:
+    """Returns the help of a verb without its description and without options of all verbs."""
+    text = COMMON.sub("", text.replace(f"{description}.\n\n", "").removeprefix(f"{description}\n"))
+    usage, gap, rest = text.replace("\n\nOptions:\n\n", "\n\n").partition("\n\n")
+    if usage.startswith("usage:"):
+        usage = OPTIONAL.sub("", re.sub(r"\s+", " ", usage))
+        usage = re.sub(r"^usage: (medley \w+)", r"Usage: \1 [OPTIONS]", usage)
+    return usage + gap + rest
+
+
 def verbs(overview: str) -> list[tuple[str, str]]:
     """Returns the name and the description of each verb in the output of `medley --help`."""
     rows = [line for line in overview.splitlines() if line.startswith("  ")]
@@ -59,8 +79,9 @@ def page() -> str:
     found = verbs(output_of(["--help"]))
     lines = [HEAD, "| verb | |", "|---|---|"]
     lines += [f"| [`{name}`](#{name}) | {text} |" for name, text in found]
-    for name, _ in found:
-        lines += ["", f"## {name}", "", "```text", output_of([name, "--help"]), "```"]
+    for name, text in found:
+        shown = shortened(output_of([name, "--help"]), text)
+        lines += ["", f"## {name}", "", "```text", shown, "```"]
     return "\n".join(lines) + "\n"
 
 
