@@ -156,10 +156,11 @@ other names (`scripts/check_python.py`). Example: `from medley.cluster import lo
 """
 HEAD = """# API reference
 
-The names of `import medley`. `scripts/api_reference.py` writes this page from docstrings; a test
-compares it. Sizes are in bytes and times in seconds, unless the name gives another unit. Invalid
+The names of `import medley`. `scripts/api_reference.py` writes this page from docstrings.
+Sizes are in bytes and times in seconds, unless the name gives another unit. Invalid
 input raises `ValueError`, a failed file or network `OSError`, a defect of Medley `RuntimeError`.
-Each message names the place, the value found and the value expected.
+Each message names the place, the value found and the value expected. `StrPath` is
+`str | os.PathLike[str]`.
 """
 # Classes with fields for users and methods for the trainer. Subclasses list only their own fields.
 DESCRIPTIONS = ("optimizer.Optimizer",)
@@ -168,12 +169,17 @@ INTERNAL = {"arguments", "core", "numbers", "of", "pictures", "program", "progra
 FIELD = re.compile(r"((?:^    # .*\n)*)^    (\w+): [^#\n]*(?:# (.*))?$", re.M)
 
 
+def brief(type_: Any) -> str:
+    """Returns the text of a type with the short name of the type of paths (HEAD)."""
+    return re.sub(r"str \| os\.PathLike(\[str\])?", "StrPath", str(type_))
+
+
 def signature(name: str, what: Any) -> str:
     """Returns the call as Python code, with one argument per line if it is long."""
     native = getattr(what, "__nb_signature__", None)  # set by extension modules
     if native:
         arguments = native[0][0].split("(", 1)[1].removeprefix("self, ").removeprefix("self")
-        return f"{name}({arguments}".replace("medley._core.", "")
+        return brief(f"{name}({arguments}".replace("medley._core.", ""))
     shown = inspect.signature(what)
     arguments: list[str] = []
     for each in shown.parameters.values():
@@ -183,7 +189,7 @@ def signature(name: str, what: Any) -> str:
         if each.name != "self":
             type_ = getattr(each.annotation, "__forward_arg__", each.annotation)
             stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
-            arguments.append(f"{stars}{each.name}: {type_}{default}")
+            arguments.append(f"{stars}{each.name}: {brief(type_)}{default}")
     returns = "" if inspect.isclass(what) else f" -> {shown.return_annotation}"
     line = f"{name}({', '.join(arguments)}){returns}"
     if len(line) <= WIDTH:
@@ -270,7 +276,7 @@ def fields(kind: type) -> list[str]:
         if is_known or field.name in INTERNAL:
             continue
         default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-        shown = f"{field.type}{default}".replace("|", "\\|")
+        shown = f"{brief(field.type)}{default}".replace("|", "\\|")
         rows.append(f"| `{field.name}` | `{shown}` | {comments[field.name]} |")
     return ["| field | type | |", "|---|---|---|", *rows, ""] if rows else []
 
@@ -308,7 +314,7 @@ class Page:
                 return [f"### {name}", "", *code(line), *text_of(name, what)]
             text = docstring(name, what)
             return [f"### {name}", "", *described_by(f"`{line}`: {text}")]
-        table = fields(what)
+        table = self._fields(what)
         short = is_native(what) or described(what) or issubclass(what, Exception) or table
         call = [] if short or signature(name, what) == f"{name}()" else code(signature(name, what))
         lines = [f"### {name}", "", *call, *text_of(name, what), *table]
@@ -325,6 +331,15 @@ class Page:
             lines += [textwrap.fill(f"As in {link}: {', '.join(names)}.", WIDTH, **AS_IT_IS), ""]
         self._classes[what] = name
         return lines
+
+    def _fields(self, kind: type) -> list[str]:
+        """Returns the table of the fields, or a link to the base that has the same table."""
+        table = fields(kind)
+        for base in kind.__mro__[1:] if table else ():
+            if base in self._classes and fields(base) == table:
+                name = self._classes[base]
+                return [f"Fields: those of [{name}](#{name.lower()}).", ""]
+        return table
 
     def _first_class_of(self, kind: type, base: type, name: str) -> str | None:
         """Returns the class whose entry documents a member: a base, or one with the same base."""

@@ -111,8 +111,7 @@ class JointTrainer(OfSession):
         return {name: engine.steps for name, engine in self.engines.items()}
 
     def step(self, objective: str, batch: Any) -> Metrics:
-        """Trains one objective on one batch, as `Trainer.step` does. In a job all processes call it
-        for the same objectives in the same order."""
+        """Trains one objective on one batch, as `Trainer.step` does."""
         part = self._of(objective)
         part.first_step.check(batch, part.engine.is_first)
         return self.session.step(part.engine, batch)
@@ -136,12 +135,11 @@ class JointTrainer(OfSession):
     # --- whole tensors ---
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters used by objectives, tied ones once. In a job all
-        processes call it."""
+        """Returns copies of all parameters used by objectives, tied ones once."""
         return self.session.together(lambda: self._whole.tensors("parameter"))
 
     def buffers(self) -> dict[str, Tensor]:
-        """Returns copies of the buffers used by objectives. In a job all processes call it."""
+        """Returns copies of the buffers used by objectives."""
         found = self.session.together(lambda: self._whole.tensors("buffer"))
         return {name: value for name, value in found.items() if not name.startswith(CARRIED)}
 

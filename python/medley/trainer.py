@@ -47,7 +47,7 @@ class Trainer(OfSession, WholeTensors, Records):
     is printed. Batches may have shorter sequences than planned: see `lengths`. At `metrics_port`
     the first process serves metrics as OpenMetrics text, at the address `metrics_host`. `tune` is
     the number of steps that trying other plans may cost, "auto" or "off"; by default that of
-    `medley launch --tune`, else "off".
+    `medley launch --tune`, else "off". In a job all processes call a *collective* method.
 
     Example:
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-4))
@@ -121,8 +121,8 @@ class Trainer(OfSession, WholeTensors, Records):
         """Returns the mean loss and the mean of every other scalar of the model, such as
         "accuracy". `data` is one batch or a loader; means are weighted by rows. The model is in
         eval mode and does not change. It runs on the devices of the plan. Batches may have any
-        number of rows: larger ones run as more micro-batches. In a job all processes call this; in
-        an elastic run with all rows or with the batches of a `Loader`."""
+        number of rows: larger ones run as more micro-batches. Collective; in an elastic run
+        with all rows or with the batches of a `Loader`."""
         batches = [data] if is_batch(data, self.engine.inputs.names) else data
         return self.session.evaluate(self.engine, batches)
 
@@ -150,8 +150,8 @@ class Trainer(OfSession, WholeTensors, Records):
         an error.
 
         Ctrl-C, SIGTERM and SIGHUP end training in all processes after the current step, with a
-        checkpoint. A second signal ends it immediately. In a job all processes call this, and the
-        first one runs the callbacks.
+        checkpoint. A second signal ends it immediately. Collective: the first process runs the
+        callbacks.
         """
         from medley.fit import Settings, fit
 
@@ -181,8 +181,7 @@ class Trainer(OfSession, WholeTensors, Records):
     def change_plan(self, plan: Plan | str | os.PathLike[str]) -> int:
         """Continues under another plan of the same rows and devices, with the same state and curve.
         The state moves straight from run to run. Returns the bytes that this process has received.
-        In a job all processes call this. In an elastic run the change follows within a few steps,
-        and 0 is returned."""
+        Collective. In an elastic run the change follows within a few steps, and 0 is returned."""
         chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
         rows = self.engine.plan.global_batch
         if chosen.global_batch != rows:
@@ -204,7 +203,7 @@ class Trainer(OfSession, WholeTensors, Records):
         """Writes parameters and buffers as safetensors, tied ones once.
         `safetensors.torch.load_model(model, "<folder>/model.safetensors")` reads them into a model
         of the same class without Medley, as does `from_pretrained` for a model of transformers. The
-        file is written atomically. In a job all processes call this and the first one writes."""
+        file is written atomically. Collective: the first process writes."""
         self._write_whole(
             "save_model()",
             "writes the model",
@@ -218,8 +217,8 @@ class Trainer(OfSession, WholeTensors, Records):
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Writes the active peft adapter as `adapter_model.safetensors` and `adapter_config.json`.
-        `peft.PeftModel.from_pretrained(base, folder)` reads them. In a job all processes call this
-        and the first one writes."""
+        `peft.PeftModel.from_pretrained(base, folder)` reads them. Collective: the
+        first process writes."""
         check_adapted(self.engine.model)
         self._write_whole(
             "save_adapter()",

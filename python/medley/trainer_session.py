@@ -44,8 +44,8 @@ class OfSession:
 
         The newest `keep` remain, and those whose step is a multiple of `keep_every`. `data` is the
         position of the next step's rows. With `wait=False` training continues meanwhile, and the
-        writing takes `spread` seconds or more. A full disk then only prints a warning to stderr. In
-        a job all processes call this, and each writes the values of its device.
+        writing takes `spread` seconds or more. A full disk then only prints a warning to stderr.
+        Collective: each process writes the values of its device.
         """
         path, place = os.fspath(folder), None if data is None else Cursor(*data)
         whole, saving = self.session.whole, Saving(keep, keep_every, spread)
@@ -66,7 +66,7 @@ class OfSession:
         `folder` is a checkpoint, or contains some; the newest whole one is read. `exact` refuses a
         damaged newest one instead of reading an older one. `parameters_only` skips optimizer and
         steps, which start anew. It also accepts a checkpoint of another trainer with all parameters
-        and buffers. In a job all processes call this, and each reads the values of its device.
+        and buffers. Collective: each process reads the values of its device.
         """
         found = self._read(folder, exact, parameters_only)
         if found is None:
@@ -94,7 +94,7 @@ class OfSession:
         """Reads parameters and buffers written by `save_model` or by transformers'
         `save_pretrained`. They are in one file, or in several with an index. Their names must be
         those of the model's state dict, with tied ones at least once. Optimizers and steps start
-        anew. In a job all processes call this and the first one reads."""
+        anew. Collective: the first process reads."""
         whole = self.session.whole
 
         def load() -> list[int]:

@@ -27,12 +27,11 @@ class WholeTensors:
     session: Session
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters, with frozen ones, tied ones once. In a job all
-        processes call it."""
+        """Returns copies of all parameters, with frozen ones, tied ones once. Collective."""
         return self._read_all("parameter")
 
     def buffers(self) -> dict[str, Tensor]:
-        """Returns copies of the buffers that the graph uses. In a job all processes call it."""
+        """Returns copies of the buffers that the graph uses. Collective."""
         found = self._read_all("buffer")
         apart = (CONSTANT, CARRIED)
         return {name: value for name, value in found.items() if not name.startswith(apart)}
@@ -47,7 +46,7 @@ class WholeTensors:
 
     def averages(self) -> dict[str, Tensor]:
         """Returns the averages of the trained parameters, maintained by `average` of the optimizer.
-        In a job all processes call it."""
+        Collective."""
         if self.engine.optimizer.average is None:
             raise ValueError("averages(): found an optimizer without, expected average=0.999")
         found = self.session.together(
@@ -73,7 +72,7 @@ class WholeTensors:
 
     def carried(self) -> dict[str, Tensor]:
         """Returns copies of the carried values that the next step reads, by input (`carry` of
-        `capture`). In a job all processes call it."""
+        `capture`). Collective."""
         self.engine.reset()
         names = [f"{CARRIED}{name}" for name in self.engine.graph.carry]
         found = self.session.together(lambda: self.engine.read_kind("buffer", names))
@@ -81,7 +80,7 @@ class WholeTensors:
 
     def reset_carried(self, values: Mapping[str, Tensor] | None = None) -> None:
         """Replaces the carried values of the next step by zeros, or by `values` of the whole batch.
-        In a job all processes call it."""
+        Collective."""
         if self.engine.graph.carry or values:
             if not self.session.is_elastic:  # no step is repeated
                 self.engine.resets.clear()
@@ -92,8 +91,8 @@ class WholeTensors:
     def optimizer_state_dict(self) -> dict[str, Any]:
         """Returns the optimizer's state as the `state_dict()` of the torch.optim class of the same
         name. Its `load_state_dict` accepts the result. The parameters are the trained ones in the
-        order of `model.parameters()`; `Groups` are its groups, each in that order. In a job all
-        processes call it."""
+        order of `model.parameters()`; `Groups` are its groups, each in that order.
+        Collective."""
         from medley import torch_state
 
         names = torch_state.names_by_rule(
@@ -114,8 +113,7 @@ class WholeTensors:
         """Reads the `state_dict()` of an optimizer of torch.optim, or a list of several for
         `Groups`. Training resumes from its step. `names` are the parameters in the order of the
         optimizer, by default that of `optimizer_state_dict`. SGD and Muon do not record the `step`.
-        Hyperparameters stay those of this optimizer. In a job all processes call it, each with the
-        whole state."""
+        Hyperparameters stay those of this optimizer. Collective, with the whole state in each."""
         from medley import torch_state
 
         shapes = {name: shape for (_, name), (_, shape) in self.engine.types.items()}

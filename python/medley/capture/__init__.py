@@ -68,15 +68,12 @@ def capture_full(
     first capture misses, such as B - 1 or sqrt(B). By default it does so for graphs of less than
     2,000 ops, and if a number is close to the batch size.
 
-    `autocast`, such as torch.bfloat16, captures under `torch.autocast` of that dtype. Matmuls and
-    the ops after them run in bf16; parameters, their gradients and the optimizer keep their dtype.
-    The list of cast ops is that of PyTorch's autocast on the CPU, for every device. `beside`
-    selects further outputs of the model. `assigned` has the buffers found by an earlier capture of
-    the same code.
+    With `autocast`, parameters, their gradients and the optimizer keep their dtype. The list of
+    cast ops is that of PyTorch's autocast on the CPU, for every device. `beside` selects further
+    outputs of the model. `assigned` has the buffers found by an earlier capture of the same code.
 
-    `rows` names the dim of the rows of a tensor, or None. By default it is dim 0 if its size is the
-    number of rows. If the model does not run so, or has a cross-sample dependence, the dim is
-    searched. `pictures` is that of `read_batch`.
+    `rows` and `pictures` are those of `read_batch`. If the model does not run with these rows, or
+    has a cross-sample dependence, the dim is searched.
 
     Raises CaptureError, a ValueError, naming op, module and line of an unsupported op.
     """
