@@ -23,7 +23,7 @@ from medley_extras.report.collect import Content
 from medley_extras.report.draw import COMMUNICATION, TIMES, said
 from medley_extras.report.figures import timeline
 from medley_extras.report.pipeline_figures import in_flight_over_time
-from medley_extras.report.trace import Event, Trace, in_flight, merged, parse
+from medley_extras.report.trace import Event, Trace
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
 
@@ -224,9 +224,22 @@ def test_the_head_ranks_the_plan(run: Run, files: Files) -> None:
 # The emulation does to the nanosecond what the simulator says.
 def test_page_compares_measured_and_predicted(run: Run, files: Files) -> None:
     page = report(run, files, "--trace", files.trace)
-    predicted, measured = page.figures["timeline"], page.figures["measured_timeline"]
-    assert sums(measured, DEVICES) == sums(predicted, DEVICES)
-    assert page.text["measured"].count("+0.0 %") == 1 + len(DEVICES)
+    alone = report(run, files).figures["timeline"]
+    both = page.figures["timeline"]
+    assert sums(both, DEVICES) == {name: 2 * time for name, time in sums(alone, DEVICES).items()}
+    labels = [text.partition("<br>")[0] for text in both["layout"]["yaxis"]["ticktext"]]
+    assert labels == 2 * DEVICES
+    for bars in both["data"]:  # the rows of the measured step are below the predicted ones
+        rows = sorted(zip(bars["y"], bars["base"], bars["x"], strict=True))
+        half = len(rows) // 2
+        expected = [(y + len(DEVICES), *times) for y, *times in rows[:half]]
+        assert rows[half:] == [pytest.approx(row) for row in expected]
+    step = said(
+        ask(["simulate", files.graph, files.cluster, files.plan])["step_nanoseconds"], TIMES
+    )
+    agree = f"The measured step is {step}, predicted {step}: they agree within 1 %."
+    assert agree in page.text["timeline"]
+    assert "+0.0 %" in page.text["measured"] and "-" not in page.text["measured"]
     labels = page.figures["times"]["data"][0]["y"]
     assert labels == [
         [name for name in DEVICES for _ in range(2)],
@@ -244,7 +257,18 @@ def test_measured_that_took_longer_is_said(run: Run, files: Files) -> None:
     slow = files.folder / "slow.json"
     slow.write_text(json.dumps(entries))
     page = report(run, files, "--trace", str(slow))
-    assert page.text["measured"].count("+100.0 %") == 1 + len(DEVICES)
+    found = page.text["measured"]
+    changes = re.findall(r"[+-]\S+ %", found)
+    assert len(changes) > 2 * len(DEVICES) and set(changes) == {"+100.0 %"}
+    text = " ".join(page.text["timeline"].split())
+    assert "They first differ at" in text and " explains " in text
+    assert len(page.figures["timeline"]["layout"]["shapes"]) == 3  # two frames and a line
+    given = ["--graph", files.graph, "--cluster", files.cluster, "--trace", str(slow)]
+    output = str(files.folder / "slow.html")
+    code, out, _ = run("report", files.plan, *given, "-o", output)
+    assert code == 0 and " ".join(out.split()).endswith(f"longer. Next: open {output} in a browser")
+    code, out, _ = run("report", files.plan, *given, "-o", output, "--json")
+    assert code == 0 and json.loads(out)["difference"].startswith("The measured step is")
 
 
 def test_traces_of_processes_are_joined(run: Run, files: Files) -> None:
@@ -265,7 +289,7 @@ def test_traces_of_processes_are_joined(run: Run, files: Files) -> None:
 def test_page_is_one_file_with_valid_figures(run: Run, files: Files) -> None:
     page = report(run, files, "--compare", "--trace", files.trace)
     assert page.references == [f"#{section}" for section in page.text]
-    assert len(page.figures) == 9
+    assert len(page.figures) == 8
     for figure in page.figures.values():
         graph_objects.Figure(figure)  # raises for fields that plotly.js would ignore
 
@@ -310,6 +334,17 @@ def test_trace_of_other_devices_is_refused(run: Run, files: Files) -> None:
     assert "found events of fast/0/0, which" in err
 
 
+def test_trace_of_another_plan_is_refused(run: Run, files: Files) -> None:
+    other = files.folder / "fewer.json"
+    entries = json.loads(Path(files.trace).read_text())["traceEvents"]
+    kept = [entry for entry in entries if not entry["name"].endswith("ward 2")]
+    other.write_text(json.dumps({"traceEvents": kept}))
+    given = ["--graph", files.graph, "--cluster", files.cluster, "--trace", str(other)]
+    code, _, err = run("report", files.plan, *given)
+    assert code == 2
+    assert "found 4 forward and backward calls of fast/0/0, expected the 6 of this plan" in err
+
+
 def test_json_names_the_sections(run: Run, files: Files) -> None:
     given = ["--graph", files.graph, "--cluster", files.cluster, "--json"]
     code, out, _ = run("report", files.plan, *given, "-o", str(files.folder / "r.html"))
@@ -317,49 +352,8 @@ def test_json_names_the_sections(run: Run, files: Files) -> None:
     assert "timeline" in json.loads(out)["sections"]
 
 
-# --- traces ---------------------------------------------------------------------------------------
-
-
 def event(name: str, start: int, end: int, device: str = "a", computes: bool = True) -> Event:
     return Event(device, computes, name, name.partition(" ")[0], start, end)
-
-
-def test_events_that_go_on_are_one() -> None:
-    parts = [event("forward 0", 0, 3), event("forward 0", 3, 5), event("forward 1", 5, 6)]
-    assert merged([*parts, event("update", 6, 6)]) == [
-        event("forward 0", 0, 5),
-        event("forward 1", 5, 6),
-    ]
-
-
-# The first of two stages under 1F1B: F0 F1 B0 F2 B1 B2.
-def test_in_flight_is_between_forward_and_backward() -> None:
-    order = ["forward 0", "forward 1", "backward 0", "forward 2", "backward 1", "backward 2"]
-    events = [event(name, 10 * i, 10 * i + 10) for i, name in enumerate(order)]
-    assert in_flight(events) == [(0, 1), (10, 2), (30, 2), (50, 1), (60, 0)]
-
-
-def test_trace_begins_with_its_first_event() -> None:
-    entries = [
-        {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": "a"}},
-        {"ph": "M", "name": "thread_name", "pid": 3, "tid": 0, "args": {"name": "compute"}},
-        {
-            "ph": "X",
-            "name": "forward 0",
-            "cat": "forward",
-            "pid": 3,
-            "tid": 0,
-            "ts": 7.5,
-            "dur": 1.25,
-            "args": {},
-        },
-        {"ph": "C", "name": "memory", "pid": 3, "ts": 8.0, "args": {"bytes": 64}},
-    ]
-    trace = parse(json.dumps({"traceEvents": entries}), "t.json")
-    assert trace == Trace([event("forward 0", 0, 1250)], {"a": [(500, 64)]})
-
-
-# --- pipelines ------------------------------------------------------------------------------------
 
 
 def test_stages_have_their_colors_and_counts() -> None:
@@ -382,7 +376,7 @@ def test_stages_have_their_colors_and_counts() -> None:
         memory=[{"device": device} for device in "ab"],
         predicted=Trace(events, {}),
     )
-    figure = timeline(content, content.predicted)
+    figure = timeline(content)
     names = [bars["name"] for bars in figure["data"]]
     assert names == [f"stage {s} {what}" for s in (0, 1) for what in ("forward", "backward")]
     assert len({bars["marker"]["color"] for bars in figure["data"]}) == 4

@@ -153,7 +153,7 @@ def test_links_of_the_contents_lead_to_all_sections(light: Measures, name: str, 
 def test_the_timeline_is_right_below_the_tiles(light: Measures, width: int) -> None:
     found = light["one", width]
     tops = found["tops"]
-    assert found["sections"][:3] == ["timeline", "measured_timeline", "measured"]
+    assert found["sections"][:2] == ["timeline", "measured"]
     assert {"cluster", "strategies"} <= set(found["sections"])
     assert tops["banner"] < tops["contents"] < tops["tiles"] < tops["timeline"]
     assert sorted(tops.values()) == list(tops.values())

@@ -10,7 +10,7 @@ from medley.cli.verb import progress, wrapped
 from medley.files import write_atomically
 from medley_extras.report.collect import collect
 from medley_extras.report.layers import collect_layers, layer_sections, layers_page
-from medley_extras.report.page import Section, page, sections
+from medley_extras.report.page import Section, difference_of, page, sections
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +64,20 @@ def command(arguments: argparse.Namespace) -> int:
             arguments.trace,
         )
         write_atomically(output, page(content, get_plotlyjs()))
-    return _say(output, content.explained["summary"], sections(content), arguments.json)
+    difference = difference_of(content) if content.measured is not None else ""
+    summary = content.explained["summary"]
+    return _say(output, summary, sections(content), arguments.json, difference)
 
 
-def _say(output: str, summary: str, parts: list[Section], as_json: bool) -> int:
+def _say(
+    output: str, summary: str, parts: list[Section], as_json: bool, difference: str = ""
+) -> int:
     if as_json:
-        print(json.dumps({"report": output, "sections": [section.name for section in parts]}))
-    else:
-        print(wrapped(f"{output}: {summary}") + f"\nNext: open {output} in a browser")
+        found = {"report": output, "sections": [section.name for section in parts]}
+        print(json.dumps(found | ({"difference": difference} if difference else {})))
+        return 0
+    print(wrapped(f"{output}: {summary}"))
+    if difference:
+        print(wrapped(difference))
+    print(f"Next: open {output} in a browser")
     return 0

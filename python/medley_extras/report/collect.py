@@ -15,6 +15,7 @@ from typing import Any
 from medley.cli.core import ask
 from medley.files import read_text
 from medley_extras.report import trace
+from medley_extras.report.difference import Difference, compare
 from medley_extras.report.trace import Trace
 
 
@@ -46,6 +47,11 @@ class Content:
     compared: dict[str, Any] | None = None
     measured: Trace | None = None
     model: str = "a model"
+
+    @functools.cached_property
+    def difference(self) -> Difference | None:
+        """The difference of the measured step from the predicted one."""
+        return compare(self.predicted, self.measured) if self.measured is not None else None
 
     @functools.cached_property
     def slots(self) -> list[DeviceSlot]:
@@ -159,3 +165,13 @@ def _check_devices(content: Content, measured: Trace, file: str) -> None:
             f"{', '.join(expected)}: a run of this plan with trace=True; each process of a "
             "run writes its own trace, give all of them"
         )
+    for device in expected:
+        calls, planned = (
+            {event.name for event in each.of(device) if event.microbatch}
+            for each in (measured, content.predicted)
+        )
+        if calls != planned:
+            raise ValueError(
+                f"{file}: found {len(calls)} forward and backward calls of {device}, expected "
+                f"the {len(planned)} of this plan: a trace of another plan"
+            )

@@ -11,6 +11,7 @@ from medley_extras.report.draw import (
     COMMUNICATION,
     DEVICE_HEIGHT,
     EDGE,
+    INK,
     INSIDE,
     MOST_BARS,
     MOST_LINES,
@@ -39,17 +40,22 @@ from medley_extras.report.draw import (
     said,
     unit_for,
 )
-from medley_extras.report.trace import WAITING, Event, Trace, merged
+from medley_extras.report.trace import WAITING, Event, merged
 
 # --- timeline -------------------------------------------------------------------------------------
 
 
-def timeline(content: Content, trace: Trace) -> Figure:
-    """Returns one row per device: computation above, communication below."""
-    step = max(trace.span, content.predicted.span)
+def timeline(content: Content) -> Figure:
+    """Returns one row per device: computation above, communication below. The rows of a measured
+    trace are below those of the predicted one."""
+    sides = [("", content.predicted)]
+    if content.measured is not None:
+        sides = [("predicted", content.predicted), ("measured", content.measured)]
+    step = max(trace.span for _, trace in sides)
     unit = unit_for(step, TIMES)
     groups: dict[str, list[tuple[float, Event]]] = {}
-    for row, slot in enumerate(content.slots):
+    slots = [(side, trace, slot) for side, trace in sides for slot in content.slots]
+    for row, (_, trace, slot) in enumerate(slots):
         events = trace.of(slot.device)
         for event in merged(e for e in events if e.computes):
             name = slot.name if content.num_stages > 1 else ""
@@ -62,21 +68,21 @@ def timeline(content: Content, trace: Trace) -> Figure:
         bars = [(y, event) for y, event in groups[name] if event.end - event.start >= least]
         if bars:
             data.append(_bars(name, bars, unit, _bar_color(content, bars[0][1])))
-    devices = [slot.device for slot in content.slots]
+    lines = _between([(side, slot.pipeline) for side, _, slot in slots])
     return draw_figure(
         data,
-        height=94 + DEVICE_HEIGHT * len(devices),
+        height=94 + DEVICE_HEIGHT * len(slots),
         barmode="overlay",
         uniformtext={"mode": "hide", "minsize": 8},
-        shapes=_between_pipelines(content),
+        shapes=lines + _first_difference(content, unit),
         xaxis={
             "title": {"text": f"time in the step [{unit.name}]"},
             "range": [0, step / unit.size],
         },
         yaxis={
-            "tickvals": list(range(len(devices))),
-            "ticktext": _device_labels(content),
-            "range": [len(devices) - 0.4, -0.5],
+            "tickvals": list(range(len(slots))),
+            "ticktext": [_device_label(content, slot, side) for side, _, slot in slots],
+            "range": [len(slots) - 0.4, -0.5],
             "zeroline": False,
             "showgrid": False,
         },
@@ -89,14 +95,35 @@ def _group(event: Event, stage: str) -> str:
     return "waits" if event.category == WAITING else event.category
 
 
-def _between_pipelines(content: Content) -> list[Figure]:
-    """Returns lines between the devices of adjacent pipelines."""
+def _between(rows: list[tuple[str, int]]) -> list[Figure]:
+    """Returns lines between adjacent rows of different pipelines or traces."""
     line = {"color": STROKE, "width": 1}
-    pairs = zip(content.slots, content.slots[1:], strict=False)
+    pairs = zip(rows, rows[1:], strict=False)
     return [
         {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
         for y, (above, below) in ((row + 0.55, pair) for row, pair in enumerate(pairs))
-        if above.pipeline != below.pipeline
+        if above != below
+    ]
+
+
+def _first_difference(content: Content, unit: Unit) -> list[Figure]:
+    """Returns frames around the first difference, in the predicted and in the measured row."""
+    if content.difference is None or content.difference.first is None:
+        return []
+    first = content.difference.first
+    row = [slot.device for slot in content.slots].index(first.key.device)
+    rows = [(row, first.predicted), (row + len(content.slots), first.measured)]
+    return [
+        {
+            "type": "rect",
+            "x0": piece.start / unit.size,
+            "x1": piece.end / unit.size,
+            "y0": y - 0.32,
+            "y1": y + 0.32,
+            "line": {"color": INK, "width": 2},
+        }
+        for y, piece in rows
+        if piece.end > piece.start
     ]
 
 
@@ -342,10 +369,7 @@ def strategies(content: Content) -> Figure:
 # --- all ------------------------------------------------------------------------------------------
 
 
-def _device_labels(content: Content) -> list[str]:
-    return [
-        f"{safe(slot.device)}<br><span style='color:{MUTED}'>"
-        + (f"stage {slot.name}, " if content.num_stages > 1 else "")
-        + f"{safe(slot.kind)}</span>"
-        for slot in content.slots
-    ]
+def _device_label(content: Content, slot: DeviceSlot, side: str) -> str:
+    text = f"stage {slot.name}, " if content.num_stages > 1 else ""
+    text += side or safe(slot.kind)
+    return f"{safe(slot.device)}<br><span style='color:{MUTED}'>{text}</span>"

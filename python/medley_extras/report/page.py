@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import Any, NamedTuple
 
-from medley_extras.report import cluster, figures, headline, pipeline_figures
+from medley_extras.report import cluster, figures, headline, measured, pipeline_figures
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import SIZES, TIMES, Figure, color, percent, said, samples
 from medley_extras.report.style import SCRIPT, STYLE
@@ -18,6 +18,10 @@ from medley_extras.report.trace import in_flight
 DASHES = {"solid": "none", "dash": "6 3", "dot": "2 2", "dashdot": "6 2 2 2"}
 MOST_NAMES = 8
 LONG = 24  # characters of a cell that may take several lines
+MEASURED = (
+    "Frames mark the first difference. The trace of each process begins with its first event. The "
+    "clocks of processes are not compared."
+)
 MUCH = 0.2  # share of a step, or of a device's memory
 
 
@@ -80,6 +84,13 @@ def document(head: Head, paths: dict[str, str], parts: list[Section], plotly: st
 """
 
 
+def difference_of(content: Content) -> str:
+    """Returns sentences about the difference of the measured step. Requires a measured trace."""
+    assert content.difference is not None
+    stages = {slot.device: slot.name for slot in content.slots if content.num_stages > 1}
+    return measured.sentence(content.difference, lambda device: stages.get(device, ""))
+
+
 def _with_code(text: str) -> str:
     """Returns a text as HTML, with code for the words between backquotes."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
@@ -88,34 +99,29 @@ def _with_code(text: str) -> str:
 def sections(content: Content) -> list[Section]:
     """Returns the sections of the page in order."""
     several = content.num_stages > 1
-    found = [
-        Section(
-            "timeline",
-            "One step, as predicted",
-            "Top bar: compute (number = micro-batch). Thin bar: communication. Light: forward, "
-            "dark: backward. Drag to zoom, double-click to reset, hover for names and times.",
-            figure=figures.timeline(content, content.predicted),
-        ),
-    ]
-    if content.measured is not None:
-        found.append(
-            Section(
-                "measured_timeline",
-                "The same step, as measured",
-                "On the same scale. The trace of each process begins with its first event. The "
-                "clocks of processes are not compared.",
-                figure=figures.timeline(content, content.measured),
-            )
-        )
-        found.append(
+    bars = (
+        "Top bar: compute (number = micro-batch). Thin bar: communication. Light: forward, "
+        "dark: backward. Drag to zoom, double-click to reset, hover for names and times."
+    )
+    figure = figures.timeline(content)
+    found = [Section("timeline", "One step, as predicted", bars, figure=figure)]
+    if content.difference is not None:
+        text = f'<p class="reason">{_with_code(difference_of(content))}</p>'
+        found = [
+            Section("timeline", "Predicted and measured", f"{bars} {MEASURED}", text, figure),
             Section(
                 "measured",
-                "Predicted against measured",
-                "If computing differs, the times of ops do: profile them, or profile them again. "
-                "If only waiting differs, the network does.",
-                _measured(content),
-            )
-        )
+                "The difference by device",
+                "The parts of each device add up to the step. If computing differs, the times of "
+                "ops do: profile them, or profile them again. If only waiting differs, the "
+                "network does. A device pauses between calls, and after the last one.",
+                html_table(
+                    measured.HEADER,
+                    measured.rows(content.difference, [slot.device for slot in content.slots]),
+                    1,
+                ),
+            ),
+        ]
     found += [
         _cluster(content),
         Section(
@@ -510,32 +516,6 @@ def _decisions(stage: dict[str, Any]) -> list[list[str]]:
         for what, rows in (("parameter", groups["sharded"]), ("op", groups["not_by_rows"]))
         for row in rows
     ]
-
-
-def _measured(content: Content) -> str:
-    assert content.measured is not None
-    spans = (content.simulated["step_nanoseconds"], content.measured.span)
-    rows = [["the step", *_difference(*spans), "", ""]]
-    for slot in content.slots:
-        predicted = slot.simulated["computes_nanoseconds"]
-        found = sum(
-            event.end - event.start for event in content.measured.of(slot.device) if event.works
-        )
-        waits = (slot.simulated["waits_nanoseconds"] / spans[0], 1 - found / spans[1])
-        rows.append(
-            [
-                f"{escape(slot.device)} computes",
-                *_difference(predicted, found),
-                *(percent(share) for share in waits),
-            ]
-        )
-    header = ["", "predicted", "measured", "difference", "waits, predicted", "measured"]
-    return html_table(header, rows, 1)
-
-
-def _difference(predicted: int, measured: int) -> list[str]:
-    relative = percent(measured / predicted - 1, sign="+") if predicted else ""
-    return [said(predicted, TIMES), said(measured, TIMES), relative]
 
 
 def _strategies(content: Content) -> str:
