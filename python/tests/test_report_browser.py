@@ -63,25 +63,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(folder: Path) -> dict[str, Path]:
-    """Reports of a plan with a measured trace, of several pipelines, and of measured layers."""
+    """Reports of a plan with a measured trace, of several pipelines with the trace of a slower
+    network, and of measured layers."""
     model, batch = gpt(batch=12)
     graph = medley.capture(model, batch)
-    names = ("g.graph", "cluster.yaml", "plan.json", "pipelines.json", "trace.json")
-    g, cluster, one, several, trace = (folder / name for name in names)
+    names = ("g.graph", "cluster.yaml", "plan.json", "pipelines.json")
+    g, cluster, one, several = (folder / name for name in names)
     g.write_text(graph.text())
     cluster.write_text(CLUSTER)
     plan = medley.plan(graph, cluster, "data-parallel-proportional", 12, microbatches=3)
     plan.save(one)
     several.write_text(json.dumps(PIPELINES))
-    with job.emulated():
-        trainer = medley.Trainer(model, graph, plan, local=True, trace=True)
-    trainer.step(batch)
-    trainer.save_trace(trace)
+    (folder / "slower.yaml").write_text(CLUSTER.replace("latency: 20 us", "latency: 3 ms"))
+    slower = medley.plan(graph, folder / "slower.yaml", plan=several)
+    traces = [folder / "trace.json", folder / "slower.json"]
+    for ran, trace in zip((plan, slower), traces, strict=True):
+        with job.emulated():
+            trainer = medley.Trainer(model, graph, ran, local=True, trace=True)
+        trainer.step(batch)
+        trainer.save_trace(trace)
     plotly = offline.get_plotlyjs()
     layers = [str(LAYERS / name) for name in ("two_stages.json", "opt350.json", "mixed.yaml")]
     texts = [
-        page(collect(str(one), str(g), str(cluster), compare=True, traces=[trace]), plotly),
-        page(collect(str(several), str(g), str(cluster)), plotly),
+        page(collect(str(one), str(g), str(cluster), compare=True, traces=traces[:1]), plotly),
+        page(collect(str(several), str(g), str(cluster), traces=traces[1:]), plotly),
         layers_page(collect_layers(*layers, compare=True), plotly),
     ]
     paths = [folder / f"{name}.html" for name in NAMES]
@@ -157,7 +162,7 @@ def test_the_timeline_is_right_below_the_tiles(light: Measures, width: int) -> N
     assert {"cluster", "strategies"} <= set(found["sections"])
     assert tops["banner"] < tops["contents"] < tops["tiles"] < tops["timeline"]
     assert sorted(tops.values()) == list(tops.values())
-    assert light["several", width]["sections"][0] == "timeline"
+    assert light["several", width]["sections"][:2] == ["timeline", "measured"]
 
 
 @BOTH

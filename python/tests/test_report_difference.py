@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import medley
+from medley.run import job
+from medley_extras.models import gpt
+from medley_extras.report.collect import collect
 from medley_extras.report.difference import (
     COLLECTIVES,
     COMPUTES,
@@ -227,3 +234,58 @@ def test_rows_add_up_to_the_step_of_each_device() -> None:
         "a computes": "100 %",
         "a pauses": "0 %",
     }
+
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 1, device: CPU, devices_per_node: 1}
+  - {name: slow, count: 1, device: half, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [fast, slow], bandwidth: 1 Gbit/s, latency: 20 us}
+devices:
+  half: {based_on: CPU, speed: 0.5, memory: 8 GiB}
+"""
+STAGES = [
+    {"mesh": {"devices": ["fast/0/0"]}},
+    {"mesh": {"devices": ["slow/0/0"]}, "first": "blocks.1.norm1/native_layer_norm#0"},
+]
+PLAN: dict[str, Any] = {
+    "format": "medley-plan",
+    "version": 1,
+    "global_batch": 12,
+    "pipelines": [{"microbatches": [{"rows": 3}] * 4, "stages": STAGES}],
+}
+
+
+# The devices are emulated by a cluster that differs in one figure from the file of the plan.
+@pytest.mark.parametrize(
+    ("figure", "truth", "part"),
+    [("latency: 20 us", "latency: 3 ms", MESSAGES), ("speed: 0.5", "speed: 0.125", COMPUTES)],
+)
+def test_the_first_difference_is_the_figure_that_is_wrong(
+    tmp_path: Path, figure: str, truth: str, part: str
+) -> None:
+    model, batch = gpt(batch=12)
+    graph = medley.capture(model, batch)
+    g, cluster, plan, trace = (tmp_path / name for name in ("g", "c.yaml", "plan.json", "trace"))
+    g.write_text(graph.text())
+    plan.write_text(json.dumps(PLAN))
+    cluster.write_text(CLUSTER.replace(figure, truth))
+    with job.emulated():
+        ran = medley.plan(graph, cluster, plan=plan)
+        trainer = medley.Trainer(model, graph, ran, local=True, trace=True)
+    trainer.step(batch)
+    trainer.save_trace(trace)
+    cluster.write_text(CLUSTER)
+    found = collect(str(plan), str(g), str(cluster), traces=[trace]).difference
+    assert found is not None and found.first is not None
+    first = found.first
+    assert first.key[:2] == ("slow/0/0", part) and first.share > 0.5
+    if part == MESSAGES:
+        assert first.measured.time - first.predicted.time == 2.98 * MS
+    else:
+        assert first.key.name == "forward 0"
+        rounding = pytest.approx(4 * first.predicted.time, abs=100)  # of each op, to nanoseconds
+        assert first.measured.time == rounding
