@@ -127,6 +127,7 @@ MODULES = {
         "medley.run.job.launched_plan",
         "medley.run.job.device_name",
         "medley.run.job.emulated",
+        "medley.run.job.backend",
         "medley.run.job.master",
         "medley.run.job.interface",
         "medley.run.job.interface_towards",

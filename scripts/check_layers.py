@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 TESTING = "testing"
 ABOVE = {"goal", "next_best"}  # the command line
 TABLE = "command"
-# The variables of a job; the cache folder of a user.
-READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/fits/known.py"}
+# The variables of a job; the cache of a user.
+READ_ENVIRONMENT = {"python/medley/run/job.py", "python/medley_extras/recall/store.py"}
 
 
 def declaration(module: Path) -> str:

@@ -56,10 +56,10 @@ def exporter(trainer: Trainer, host: str, port: int) -> Observer:
     return made
 
 
-def tuner(steps: int | None) -> Observer:
+def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Observer:
     """Returns the object that tries plans during training, at the cost of `steps` steps or a
     default. Raises ValueError without one."""
-    made: Observer = _module("TUNER", "--tune").tuner(steps)
+    made: Observer = _module("TUNER", "--tune").tuner(trainer, steps, remember)
     return made
 
 

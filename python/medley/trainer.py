@@ -47,7 +47,8 @@ class Trainer(OfSession, WholeTensors, Records):
     is printed. Batches may have shorter sequences than planned: see `lengths`. At `metrics_port`
     the first process serves metrics as OpenMetrics text, at the address `metrics_host`. `tune` is
     the number of steps that trying other plans may cost, "auto" or "off"; by default that of
-    `medley launch --tune`, else "off". In a job all processes call a *collective* method.
+    `medley launch --tune`, else "off". With `remember` the result is kept for later runs. In a job
+    all processes call a *collective* method.
 
     Example:
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-4))
@@ -76,6 +77,7 @@ class Trainer(OfSession, WholeTensors, Records):
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         tune: int | str | None = None,
+        remember: bool = True,
     ) -> None:
         this = None if local else exchange.join()
         most = job.tune_steps(tune)
@@ -98,7 +100,7 @@ class Trainer(OfSession, WholeTensors, Records):
         self.expected_steps: int | None = None  # set by fit
         self.observers = [] if where is None else [extras.exporter(self, *where)]
         if most != 0:
-            self.observers.append(extras.tuner(most))
+            self.observers.append(extras.tuner(self, most, remember))
 
     # --- training ---
 

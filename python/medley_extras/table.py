@@ -70,7 +70,7 @@ FORMS = {
 # The module whose export(trainer, host, port) serves the metrics of a run.
 EXPORTER = "medley_extras.metrics"
 
-# The module whose tuner(steps) tries plans during training.
+# The module whose tuner(trainer, steps, remember) tries plans during training.
 TUNER = "medley_extras.race"
 
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".

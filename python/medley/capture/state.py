@@ -19,7 +19,6 @@ _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, 
 _DEEP = 8  # levels of nested containers
 _LONG = 256  # elements of one container
 
-
 Values = dict[tuple[str, str], Any]  # keyed by the path of a module and the name of an attribute
 
 

@@ -20,7 +20,6 @@ from medley.cluster import catalogue
 _CALLERS, _WORLDS = 2, 3
 _PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # as in pyproject.toml
 
-
 VERBS = [
     verb_of(
         "medley.cli.capture",

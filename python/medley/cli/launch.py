@@ -83,6 +83,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="try other plans during the first steps and keep the fastest one, at the cost of so "
         "many steps; auto: 2 %% of those that are left; default: off",
     )
+    parser.add_argument("--no-memory", action="store_true", help="race anew, and keep no result")
     parser.set_defaults(**_OF_ELASTIC)
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -112,6 +113,7 @@ def command(arguments: argparse.Namespace) -> int:
         heartbeat_timeout=arguments.heartbeat_timeout,
         elastic=Elastic(**given) if arguments.elastic else None,
         tune=arguments.tune,
+        remember=not arguments.no_memory,
         metrics=None if port is None else f"{arguments.metrics_host}:{port}",
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,

@@ -197,6 +197,7 @@ def launch(
     place: Place | None = None,
     metrics: str | None = None,
     tune: str = "off",
+    remember: bool = True,
     **settings: float,
 ) -> int:
     """Runs a script once per device of a plan. Returns the exit code. The script `train` stands for
@@ -204,7 +205,7 @@ def launch(
     links and memory replace this machine's; `settings` are those of `job.emulated()`. A process
     without a heartbeat for `heartbeat_timeout` seconds ends the run, or with `elastic`, the others
     continue. `place`: where the processes run, if not on this machine. `metrics`: HOST:PORT of
-    the first process for metrics."""
+    the first process for metrics. `tune` and `remember`: see `Trainer`."""
     plan = Plan.load(plan_path)
     command = [script]
     if script == "train" and not os.path.exists(script):
@@ -213,7 +214,7 @@ def launch(
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
     job.tune_steps(tune)  # refuses another text
-    values["MEDLEY_TUNE"] = tune
+    values |= {"MEDLEY_TUNE": tune} | ({} if remember else {"MEDLEY_NO_MEMORY": "1"})
     if metrics is not None:
         values["MEDLEY_METRICS"] = metrics
     if elastic is not None:
@@ -225,7 +226,9 @@ def launch(
         if not elastic.settle > 0:
             raise ValueError(f"--settle: found {elastic.settle:g}, expected more than 0")
         values["MEDLEY_SETTLE"] = str(elastic.settle)
-        values["MEDLEY_REPLICATE_EVERY"] = _replicate_every(elastic.replicate_every)
+        if (every := elastic.replicate_every) is not None and every < 0:
+            raise ValueError(f"--replicate-every: found {every}, expected 0 or more")
+        values["MEDLEY_REPLICATE_EVERY"] = "never" if every == 0 else str(every or 0)
         if heartbeat_timeout is None:
             heartbeat_timeout = ELASTIC_HEARTBEAT_TIMEOUT
     if heartbeat_timeout is not None:
@@ -246,9 +249,3 @@ def launch(
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": clock})
         interpreter = [sys.executable, "-u", *command, *arguments]
         return supervise(interpreter, plan.devices, values, files, elastic, place)
-
-
-def _replicate_every(every: int | None) -> str:
-    if every is not None and every < 0:
-        raise ValueError(f"--replicate-every: found {every}, expected 0 or more")
-    return "never" if every == 0 else str(every or 0)

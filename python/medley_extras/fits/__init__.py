@@ -55,8 +55,8 @@ def command(arguments: argparse.Namespace) -> int:
     lengths = _lengths(arguments.lengths)
     from medley_extras.fits.answer import look
     from medley_extras.fits.cards import read_cards
-    from medley_extras.fits.known import folder
     from medley_extras.fits.page import text_of
+    from medley_extras.recall.store import folder
 
     def say(what: str) -> AbstractContextManager[None]:
         return progress(what, arguments.json)
@@ -71,7 +71,7 @@ def command(arguments: argparse.Namespace) -> int:
         lengths,
         arguments.rows,
         arguments.link,
-        None if arguments.no_cache else folder(),
+        None if arguments.no_cache else folder("fits"),
         say,
     )
     if arguments.json:

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,15 +93,6 @@ class Known:
         traces = self._traces and dataclasses.asdict(self._traces)
         facts = dataclasses.asdict(self.facts)
         return {"facts": facts, "traces": traces, "captured": self._captured}
-
-
-def folder() -> Path | None:
-    """Returns the cache folder of models: $XDG_CACHE_HOME/medley/fits, or below ~/.cache. Returns
-    None without a home folder."""
-    with contextlib.suppress(RuntimeError):
-        base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        return Path(base, "medley", "fits")
-    return None
 
 
 def _key(path: str, lora: str, has_4_bits: bool) -> str:

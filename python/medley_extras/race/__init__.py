@@ -19,6 +19,7 @@ from medley.run import exchange, job
 from medley.run.replanning import plan_on, question, step_on
 from medley_extras.race.costs import Corrections, Row, with_links, with_ops
 from medley_extras.race.race import Race, Runner
+from medley_extras.recall.memory import Memory
 
 if TYPE_CHECKING:
     from medley import Trainer
@@ -38,22 +39,25 @@ REPLANS = 3  # searches for plans with corrected costs
 SAME = 1e-3  # relative difference of the steps of plans that count as one
 
 
-def tuner(steps: int | None) -> Tuner:
-    """Returns the race of one trainer, which costs `steps` steps of the best plan, or a default."""
-    return Tuner(steps)
+def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
+    """Returns the race of one trainer, which costs `steps` steps of the best plan, or a default.
+    With `remember` it ends under the plan that an earlier race has chosen."""
+    return Tuner(trainer, steps, remember)
 
 
 class Tuner:
     """Takes the metrics of each step, and changes the plan after some of them."""
 
-    def __init__(self, steps: int | None) -> None:
+    def __init__(self, trainer: Trainer, steps: int | None, remember: bool) -> None:
         self._steps = steps
+        self._memory = Memory(trainer, remember)
         self._plans: list[Plan] = []
         self._requested: Plan | None = None  # in an elastic run
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._replans = 0
-        self._corrections = Corrections({}, {})
+        known = self._memory.recall(trainer)
+        self._corrections = Corrections(*known.corrections) if known else Corrections({}, {})
         self._meter: Any = None  # of op times, relative to the corrected costs
         self.race: Race | None = None
 
@@ -62,7 +66,9 @@ class Tuner:
         if self._is_over or not trainer.engine.was_planned or not self._takes_part(trainer):
             return
         if self.race is None:
-            self.race = self._begun(trainer)  # after the first step, which warms up
+            if self._memory.wants_race(self._allowed(trainer)):
+                self.race = self._begun(trainer)  # after the first step, which warms up
+            self._is_over = self.race is None
             return
         seconds = _largest(metrics.step_seconds, trainer)
         race, before = self.race, self.race.current
@@ -75,6 +81,7 @@ class Tuner:
         if race.is_over:
             self._is_over = True
             trainer.engine.measure_against(None)
+            self._memory.keep(race, self._plans[race.best], self._corrections)
             if trainer.is_first or trainer.is_elastic:
                 print(table(race), file=sys.stderr, flush=True)
 

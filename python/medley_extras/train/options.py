@@ -42,6 +42,7 @@ class Options:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     tune: str | None = None
+    no_memory: bool = False
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -113,6 +114,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="auto|off|STEPS",
         help="try other plans during the first steps, at the cost of so many (default: off)",
     )
+    add("--no-memory", action="store_true", help="race anew, and keep no result")
     add("--metrics-port", type=int, help="serve metrics of the run as OpenMetrics text; 0: any")
     add("--metrics-host", default="127.0.0.1", help="address for that; default: the loopback")
 

@@ -123,6 +123,7 @@ def train(options: Options) -> int:
         metrics_port=options.metrics_port,
         metrics_host=options.metrics_host,
         tune=options.tune,
+        remember=not options.no_memory,
     )
     rows = loader.held_out
     settings = Settings(
