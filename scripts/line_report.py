@@ -69,7 +69,7 @@ BUDGETS = {
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 195,
     "python/medley_extras/race": 545,
-    "python/medley_extras/recall": 300,
+    "python/medley_extras/recall": 340,
     "python/medley_extras/report": 2_690,  # the picture of a cluster, the first difference of steps
     "python/medley_extras/trackers": 95,
     "python/medley_extras/train": 740,

@@ -9,6 +9,8 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from medley import _core
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -41,6 +43,13 @@ def form(name: str, option: str) -> Verb | None:
     return None if table is None else table.FORMS.get((name, option))
 
 
+def before(name: str, arguments: Sequence[str]) -> None:
+    """Calls the addition of the table to a verb of the core, before that verb runs."""
+    table = _table()
+    if table is not None and name in table.BEFORE:
+        importlib.import_module(table.BEFORE[name]).before(arguments, _core.Graph.parse)
+
+
 def model_reader(kind: str) -> ModelReader | None:
     """Returns the reader of models named `kind:name?options`, if the table has this kind."""
     table = _table()
@@ -57,8 +66,7 @@ def exporter(trainer: Trainer, host: str, port: int) -> Observer:
 
 
 def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Observer:
-    """Returns the object that tries plans during training, at the cost of `steps` steps or a
-    default. Raises ValueError without one."""
+    """Returns the race of plans, which may cost `steps` steps. Raises ValueError without one."""
     made: Observer = _module("TUNER", "--tune").tuner(trainer, steps, remember)
     return made
 

@@ -67,6 +67,9 @@ FORMS = {
     ),
 }
 
+# Modules whose before(arguments, parse) is called before a verb of the core, by its name.
+BEFORE = dict.fromkeys(("plan", "compare"), "medley_extras.recall.hint")
+
 # The module whose export(trainer, host, port) serves the metrics of a run.
 EXPORTER = "medley_extras.metrics"
 

@@ -49,6 +49,7 @@ ENTRY = Entry(
     untried=0,
     allowed=20.0,
     when=1796000000.0,
+    host="box",
 )
 
 
@@ -141,6 +142,34 @@ def test_second_start_begins_under_the_chosen_plan(capfd: pytest.CaptureFixture[
 def test_start_under_the_remembered_plan_does_not_change_it() -> None:
     second, _ = trained(strategy=remembered().name, steps=2)
     assert race_of(second) is None
+
+
+def test_plan_and_compare_name_the_measured_plan(tmp_path: Path) -> None:
+    entry = remembered()
+    _, _, graph = captured(8, 16)
+    (tmp_path / "g.graph").write_text(graph.text())
+    (tmp_path / "a.yaml").write_text(CLUSTER)
+    (tmp_path / "b.yaml").write_text(CLUSTER.replace("10 us", "20 us"))
+
+    def told(verb: str, *more: str, forget: str = "") -> tuple[str, str]:
+        path = str(Path(medley.__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "medley", verb, "--global-batch", "8", "g.graph", *more],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path, "MEDLEY_NO_MEMORY": forget},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout, done.stderr
+
+    line = f"medley: {entry.sentence}, 8 rows, emulated. `medley launch --tune auto` begins with it"
+    out, err = told("compare", "a.yaml")
+    assert err.startswith(line)
+    assert told("compare", "a.yaml", forget="1") == (out, "")
+    for _ in range(2):  # plan.json exists at the second time
+        assert told("plan", "a.yaml", "-o", "plan.json")[1].startswith(line)
+    assert line not in told("plan", "b.yaml")[1]
 
 
 @pytest.mark.parametrize("way", ["argument", "environment"])
@@ -244,7 +273,7 @@ def test_entry_is_read_as_written(tmp_path: Path) -> None:
     store.write(tmp_path, KEY, ENTRY)
     assert store.read(tmp_path, KEY) == ENTRY
     assert list(store.entries(tmp_path)) == [(KEY, ENTRY)]
-    assert "hap, measured 939.0 ms over 12 steps (predicted 949.0 ms)" in ENTRY.sentence
+    assert " on box: hap, measured 939.0 ms over 12 steps (predicted 949.0 ms)" in ENTRY.sentence
 
 
 @pytest.mark.parametrize(

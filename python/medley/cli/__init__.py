@@ -115,6 +115,7 @@ def command() -> int:
     name = arguments[0] if arguments else ""
     is_of_core = name in dict(_core.cli_verbs())
     if is_of_core and (path := program()) is not None:
+        extras.before(name, arguments[1:])
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
             signal.signal(ignored, signal.SIG_DFL)
         os.execv(path, [str(path), *arguments])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import platform
 import time
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ class Memory:
             untried=sum(each.verdict == "over budget" for each in race.runners),
             allowed=self._allowed,
             when=time.time(),
+            host=platform.node(),
         )
         store.write(self._where, self._key, entry)
 

@@ -22,7 +22,7 @@ from medley.files import make_folder, read_text, write_atomically
 
 FORMAT, VERSION = "medley-measured", 1
 ENTRIES = 256
-BYTES = 64 << 20  # of all entries
+BYTES = 64 << 20  # in all entries
 _OWN = re.compile(r"\.?[0-9a-f]{64}\.json(\.[0-9a-f]{16}\.part)?")
 
 Key = dict[str, Any]
@@ -34,21 +34,23 @@ class Entry:
 
     plan: str  # JSON
     name: str  # its strategy
-    corrections: list[Any]  # of the costs of device types and of networks
+    corrections: list[Any]  # those of device types, those of networks
     measured: float  # seconds per step
     predicted: float
     steps: int  # measured ones
     untried: int  # plans that did not run, because they were over budget
     allowed: float  # cost of the race in steps of this plan
     when: float  # seconds since 1970
+    host: str  # the machine of the first process
 
     @property
     def sentence(self) -> str:
         """The plan with date and figures."""
         when = datetime.datetime.fromtimestamp(self.when)
         return (
-            f"plan of {when:%Y-%m-%d %H:%M}: {self.name}, measured {1000 * self.measured:.1f} ms "
-            f"over {self.steps} steps (predicted {1000 * self.predicted:.1f} ms)"
+            f"plan of {when:%Y-%m-%d %H:%M} on {self.host}: {self.name}, measured "
+            f"{1000 * self.measured:.1f} ms over {self.steps} steps (predicted "
+            f"{1000 * self.predicted:.1f} ms)"
         )
 
 
