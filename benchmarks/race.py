@@ -119,7 +119,7 @@ class Case:
         truth = self.machines.truth(f"{seed}").cluster()
         chosen = plan(graph, self.machines.cluster(), global_batch=ROWS)
         with emulated(truth):
-            trainer = Trainer(model, graph, chosen, AdamW(), local=True, tune=10**6)
+            trainer = Trainer(model, graph, chosen, AdamW(), local=True, tune=10**6, remember=False)
             (tuner,) = trainer.observers
             assert isinstance(tuner, Tuner)
             while tuner.race is None or not tuner.race.is_over:
