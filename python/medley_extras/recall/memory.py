@@ -49,10 +49,10 @@ class Memory:
             return None
         self._entry = entry = Entry(**json.loads(found))
         plan = _plan_of(entry, trainer)
-        if plan.text != trainer.plan.text:
-            trainer.change_plan(plan)
         if self._where is not None:
             say(f"{entry.sentence}; --no-memory races again")
+        if plan.text != trainer.plan.text:
+            trainer.change_plan(plan)
         return entry
 
     def wants_race(self, allowed: float) -> bool:
