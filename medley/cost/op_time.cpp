@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -33,15 +32,6 @@ Nanoseconds op_time(const DeviceKind& kind,
                     const std::vector<int64_t>& symbols) {
   const OpWork work = op_work(graph, op, symbols, kind.bf16_as);
   return op_time(kind, work.work_class, work.work, work.dtype);
-}
-
-Nanoseconds ops_time(const DeviceKind& kind,
-                     const Graph& graph,
-                     std::span<const OpId> ops,
-                     const std::vector<int64_t>& symbols) {
-  Nanoseconds total;
-  for (OpId op : ops) total += op_time(kind, graph, graph.ops.at(at(op)), symbols);
-  return total;
 }
 
 }  // namespace medley

@@ -7,8 +7,6 @@
 //
 // A view or an empty op (a shard of length zero) takes no time. Knows nothing of communication.
 
-#include <span>
-
 #include "medley/base/units.h"
 #include "medley/cluster/cluster.h"
 #include "medley/graph/graph.h"
@@ -27,10 +25,5 @@ Nanoseconds op_time(const DeviceKind& kind,
                     const Graph& graph,
                     const Op& op,
                     const std::vector<int64_t>& symbols);
-// Returns the sum.
-Nanoseconds ops_time(const DeviceKind& kind,
-                     const Graph& graph,
-                     std::span<const OpId> ops,
-                     const std::vector<int64_t>& symbols);
 
 }  // namespace medley

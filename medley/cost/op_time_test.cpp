@@ -57,8 +57,8 @@ TEST(OpTime, ReadsWorkFromTheGraph) {
   EXPECT_EQ(work.work.flops, 2 * 100 * 4 * 8);
   EXPECT_EQ(work.work.bytes, 4 * (100 * 4 + 32 + 100 * 8));
   EXPECT_EQ(work.dtype, DType::kF32);
-  const std::vector<OpId> ops{0, 0};
-  EXPECT_EQ(ops_time(kind(), graph, ops, {100}), op_time(kind(), graph, graph.ops[0], {100}) * 2);
+  EXPECT_EQ(op_time(kind(), graph, graph.ops[0], {100}),
+            op_time(kind(), work.work_class, work.work, work.dtype));
 }
 
 // The replacement of bf16 has its own rate and its own bytes.

@@ -189,10 +189,6 @@ DType to_dtype(c10::ScalarType type) {
               fmt::format("no such element type in graphs: {}", c10::toString(type)));
 }
 
-bool has_operator(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchema(operator_name(name)).has_value();
-}
-
 c10::OperatorHandle find_operator(const std::string& name) {
   auto found = c10::Dispatcher::singleton().findSchema(operator_name(name));
   if (!found) throw Error(Blame::kCaller, fmt::format("this PyTorch has no operator {}", name));

@@ -26,8 +26,6 @@ DType to_dtype(c10::ScalarType type);
 // Returns the operator that "aten.mm.default" names. Throws Error(kCaller) if this PyTorch lacks
 // it.
 c10::OperatorHandle find_operator(const std::string& name);
-// Returns whether the operator exists, without an exception.
-bool has_operator(const std::string& name);
 
 // Returns a non-tensor argument, typed by the schema, or None for tensors, which are set at run
 // time. A device becomes `device`. Throws Error(kCaller) with the schema's expectation.

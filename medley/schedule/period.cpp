@@ -35,20 +35,6 @@ struct Longest {
 
 }  // namespace
 
-Nanoseconds steady_period(const std::vector<int>& in_flight, const PipelineTimes& times) {
-  const Longest longest(times);
-  MEDLEY_CHECK_EQ(in_flight.size(), longest.stages.size());
-  int64_t period = longest.least_period;
-  for (size_t i = 0; i < in_flight.size(); ++i) {
-    int64_t loop = longest.stages[i];
-    for (size_t k = i + 1; k < in_flight.size(); ++k) {
-      loop += longest.round_trips[k - 1] + longest.stages[k];
-      period = std::max(period, ceil_divide(loop, in_flight[i] - in_flight[k] + 1));
-    }
-  }
-  return {period};
-}
-
 std::vector<int> counts_for_period(Nanoseconds period, const PipelineTimes& times) {
   const Longest longest(times);
   MEDLEY_CHECK(period.value > 0 && period.value >= longest.least_period);

@@ -18,11 +18,8 @@ namespace medley {
 //   k               F_{m+N_i} B_{m+N_i-N_k+1}                       micro-batches, forward once
 //
 // Every simple cycle of waits is one of these, a single stage (i = k), or a link. Two stages that
-// both take P give the growth of H-1F1B, 1 + ceil(2c / t_max).
-//
-// Returns P in ns, rounded up. For several micro-batch sizes, each time is the longest. Requires:
-// counts do not grow along the pipeline.
-Nanoseconds steady_period(const std::vector<int>& in_flight, const PipelineTimes& times);
+// both take P give the growth of H-1F1B, 1 + ceil(2c / t_max). For several micro-batch sizes, each
+// time is the longest.
 
 // Returns the smallest counts whose period is at most `period`: N_S = 1, and backwards
 //

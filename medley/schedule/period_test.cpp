@@ -13,6 +13,28 @@ namespace {
 
 using ::testing::ElementsAre;
 
+// Returns P(N) of the header in ns, rounded up. Requires: counts do not grow along the pipeline.
+Nanoseconds steady_period(const std::vector<int>& in_flight, const PipelineTimes& times) {
+  int64_t period = 0;
+  for (size_t i = 0; i < in_flight.size(); ++i) {
+    int64_t loop = 0;
+    for (size_t k = i; k < in_flight.size(); ++k) {
+      int64_t stage = 0, round_trip = 0;
+      for (const MicrobatchTimes& size : times.sizes) {
+        stage = std::max(stage, (size.stages[k].forward + size.stages[k].backward).value);
+        if (k == i) continue;
+        const BoundaryTimes& boundary = size.boundaries[k - 1];
+        round_trip = std::max(round_trip, boundary.round_trip().value);
+        period = std::max({period, boundary.forward.value, boundary.backward.value});
+      }
+      loop += stage + round_trip;
+      const int64_t held = in_flight[i] - in_flight[k] + 1;
+      period = std::max(period, (loop + held - 1) / held);
+    }
+  }
+  return {period};
+}
+
 // Two stages of 3, a transfer of 1: 1F1B exposes it twice per two micro-batches, (3 + 3 + 2) / 2.
 TEST(SteadyPeriod, TwoStagesHaveTheExactPeriod) {
   const PipelineTimes times = equal_microbatches({{{{1}, {2}}, {{1}, {2}}}, {{{1}, {1}, {}}}}, 9);
