@@ -63,7 +63,7 @@ def profile(workload: str, cluster: Path, plans: list[Path], graph: Path, output
         *(sys.executable, "-m", "testbed", "--when-ready", "--quiet", "--timeout", "1200"),
         *(str(cluster), "--", sys.executable, "-m", "testbed.imported", "medley", "profile"),
         *(str(graph), str(cluster), "--plan", *map(str, plans), "--no-grid", "--no-collectives"),
-        *("--window", WINDOW, "-o", str(output)),
+        *("--window", WINDOW, "--budget", "never", "-o", str(output)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -109,6 +109,18 @@ TEST(MeasuringSession, MeasuresWhatRepeatsOnceAndGoesOnWhereItStopped) {
   EXPECT_EQ(parse_profile(print(second.profile()), "p"), second.profile());
 }
 
+TEST(WantedOps, AreSortedByNeed) {
+  const Cluster machines = cluster(1);
+  WantedOps wanted(machines);
+  wanted.add(two_layers(), {1, 0, 0, 0});
+  wanted.add_grid({2});
+  const std::vector<WantedOp> ops = wanted.take().ops;
+  EXPECT_TRUE(std::ranges::is_sorted(ops, {}, &WantedOp::need));
+  const auto few = std::ranges::count(ops, Need::kFewSizes, &WantedOp::need);
+  EXPECT_GE(few, 2);  // a size for each of the two device types
+  EXPECT_GE(std::ranges::count(ops, Need::kSizes, &WantedOp::need), 2 * few);
+}
+
 // Two processes of a device type share its ops, without omissions.
 TEST(MeasuringSession, Divides) {
   const Cluster machines = cluster(1);

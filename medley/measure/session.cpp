@@ -33,6 +33,15 @@ MeasuringSession::MeasuringSession(Wanted wanted, const Profile& known, const st
 
 int64_t MeasuringSession::num_left() const { return std::count(done_.begin(), done_.end(), false); }
 
+double MeasuringSession::share() const {
+  Nanoseconds all, done;
+  for (size_t i = 0; i < done_.size(); ++i) {
+    all += wanted_.ops[i].predicted;
+    if (done_[i]) done += wanted_.ops[i].predicted;
+  }
+  return all.value > 0 ? to_seconds(done).value / to_seconds(all).value : 1;
+}
+
 int64_t MeasuringSession::run(const OpTimer& timer,
                               const std::string& kind,
                               Nanoseconds limit,
@@ -42,10 +51,10 @@ int64_t MeasuringSession::run(const OpTimer& timer,
   SteadyClock clock;
   const Nanoseconds end = clock.now() + limit;
   std::vector<OpMeasurement> fresh;
-  int64_t left = 0;
+  int64_t left = 0, ordinal = 0;  // of the type
   for (size_t i = 0; i < wanted_.ops.size(); ++i) {
     const WantedOp& op = wanted_.ops[i];
-    if (done_[i] || op.kind != kind || static_cast<int64_t>(i) % stride != first) continue;
+    if (op.kind != kind || ordinal++ % stride != first || done_[i]) continue;
     if (left > 0 || (!fresh.empty() && clock.now() >= end)) {
       ++left;
       continue;

@@ -19,6 +19,8 @@ class MeasuringSession {
 
   int64_t num_wanted() const { return static_cast<int64_t>(wanted_.ops.size()); }
   int64_t num_left() const;
+  // Returns the share of the predicted time of the unique ops that is measured, from 0 to 1.
+  double share() const;
   const Wanted& wanted() const { return wanted_; }
   // Returns "aten.mm.default(...): does not fit", in order.
   const std::vector<std::string>& failed() const { return failed_; }

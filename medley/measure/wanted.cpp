@@ -4,17 +4,25 @@
 #include <cmath>
 #include <tuple>
 
+#include "medley/cost/op_time.h"
 #include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 
 namespace medley {
 namespace {
 
+constexpr size_t kFew = 4;  // every so many powers of two suffice for an interpolation
+
 // Returns the size that an op's cost depends on: the larger of both within a class.
 double amount(const Work& work) { return std::max(work.flops, work.bytes); }
 
 bool takes_time(const SizedOp& op) {
   return op.work_class != WorkClass::kView && amount(op.work) > 0;
+}
+
+Graph computed(Graph single, DType bf16_as) {
+  replace_bf16(single, bf16_as);
+  return single;
 }
 
 }  // namespace
@@ -27,33 +35,30 @@ std::vector<DeviceKind> device_kinds(const Cluster& cluster) {
   return result;
 }
 
-namespace {
-
-Graph computed(Graph single, DType bf16_as) {
-  replace_bf16(single, bf16_as);
-  return single;
-}
-
-}  // namespace
-
 WantedOps::WantedOps(const Cluster& cluster) : cluster_(cluster) { kinds_ = device_kinds(cluster); }
 
-void WantedOps::add(const std::string& kind, const Graph& single) {
+WantedOp* WantedOps::add(const std::string& kind, const Graph& single, Need need) {
   SizedOp sized = sized_op(single, single.ops[0], {});
-  if (!takes_time(sized)) return;
+  if (!takes_time(sized)) return nullptr;
   ++wanted_.seen;
   const auto [place, is_new] = known_.try_emplace({kind, sized.key}, wanted_.ops.size());
-  if (is_new) wanted_.ops.push_back({kind, std::move(sized), single});
+  if (is_new) wanted_.ops.push_back({kind, std::move(sized), single, need, {}});
+  WantedOp& found = wanted_.ops[place->second];
+  found.need = std::min(found.need, need);
+  return &found;
 }
 
 void WantedOps::add(const Program& program) {
   for (const LoweredStage& stage : program.stages)
     for (const auto& tables : stage.tables)
       for (size_t d = 0; d < tables.size(); ++d)
-        for (const Op& op : stage.graph.ops)
-          if (work_class(op.name) != WorkClass::kView)
-            add(cluster_.kind(stage.devices[d]).name,
-                computed(single_op(stage.graph, op, tables[d]), bf16_as(stage, d)));
+        for (const Op& op : stage.graph.ops) {
+          if (work_class(op.name) == WorkClass::kView) continue;
+          const DeviceKind& kind = cluster_.kind(stage.devices[d]);
+          const Graph single = computed(single_op(stage.graph, op, tables[d]), bf16_as(stage, d));
+          if (WantedOp* wanted = add(kind.name, single, Need::kProgram))
+            wanted->predicted += op_time(kind, single, single.ops[0], {});
+        }
   wanted_.unique = static_cast<int64_t>(wanted_.ops.size());
 }
 
@@ -61,9 +66,16 @@ void WantedOps::add(const Graph& graph, const std::vector<int64_t>& symbols) {
   for (const Op& op : graph.ops) {
     if (work_class(op.name) == WorkClass::kView) continue;
     const Graph single = single_op(graph, op, symbols);
-    for (const DeviceKind& kind : kinds_) add(kind.name, computed(single, kind.bf16_as));
+    for (const DeviceKind& kind : kinds_)
+      add(kind.name, computed(single, kind.bf16_as), Need::kOther);
   }
   wanted_.unique = static_cast<int64_t>(wanted_.ops.size());
+}
+
+Wanted WantedOps::take() {
+  std::ranges::stable_sort(
+      wanted_.ops, {}, [](const WantedOp& op) { return std::pair(op.need, -op.predicted.value); });
+  return std::move(wanted_);
 }
 
 void WantedOps::add_grid(const std::vector<int64_t>& pieces) {
@@ -82,12 +94,15 @@ void WantedOps::add_grid(const std::vector<int64_t>& pieces) {
     const auto& [kind, work_class, dtype] = key;
     const double smallest =
         range.first / (pieces.empty() ? 1.0 : static_cast<double>(pieces.back()));
-    for (const Graph& graph : ladder(work_class, dtype, smallest, range.second)) add(kind, graph);
+    const std::vector<Graph> sizes = ladder(work_class, dtype, smallest, range.second);
+    for (size_t i = 0; i < sizes.size(); ++i)
+      add(kind, sizes[i], i % kFew == 0 ? Need::kFewSizes : Need::kSizes);
   }
   for (int64_t each : pieces)
     for (size_t i = 0; i < count; ++i) {
       const std::string kind = wanted_.ops[i].kind;
-      for (const Graph& shard : shards(Graph(wanted_.ops[i].graph), each)) add(kind, shard);
+      for (const Graph& shard : shards(Graph(wanted_.ops[i].graph), each))
+        add(kind, shard, Need::kOther);
     }
   wanted_.seen = seen;
 }

@@ -19,14 +19,20 @@ namespace medley {
 // Returns the device types of a cluster, sorted by name, without duplicates.
 std::vector<DeviceKind> device_kinds(const Cluster& cluster);
 
+// Importance of an op: its programs run it, it is one of few or many sizes of its class, or a plan
+// may need it.
+enum class Need : uint8_t { kProgram, kFewSizes, kSizes, kOther };
+
 struct WantedOp {
   std::string kind;  // device type
   SizedOp sized;
   Graph graph;  // this op alone
+  Need need;
+  Nanoseconds predicted;  // of all its runs in the programs, from the figures of its type
 };
 
 struct Wanted {
-  std::vector<WantedOp> ops;  // in order of importance: alternating device types, grid last
+  std::vector<WantedOp> ops;  // by need, those with the most time first
   int64_t seen = 0;           // ops that take time, layer by layer and device by device
   int64_t unique = 0;         // distinct ones; the rest of `ops` is the grid
 };
@@ -44,10 +50,10 @@ class WantedOps {
   // between the smallest and the largest of them.
   void add_grid(const std::vector<int64_t>& pieces);
 
-  Wanted take() { return std::move(wanted_); }
+  Wanted take();
 
  private:
-  void add(const std::string& kind, const Graph& single);
+  WantedOp* add(const std::string& kind, const Graph& single, Need need);  // null: no time
 
   const Cluster& cluster_;
   std::vector<DeviceKind> kinds_;

@@ -155,6 +155,7 @@ void init_measure(nb::module_& m) {
       .def_prop_ro("unique", [](const MeasuringSession& s) { return s.wanted().unique; })
       .def_prop_ro("wanted", &MeasuringSession::num_wanted)
       .def_prop_ro("left", &MeasuringSession::num_left)
+      .def_prop_ro("share", &MeasuringSession::share)
       .def_prop_ro("failed", &MeasuringSession::failed)
       .def_prop_ro("collectives", &known, "(collective, names of devices, bytes) of each.")
       .def("text", [](const MeasuringSession& session) { return print(session.profile()); })

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ import warm_start
 from medley import _core, _runtime, cli
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
+from medley.profiling.link_times import wanted_collectives, window_here
 from medley.profiling.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
 from medley.run import job
 from medley.trainer import Trainer
@@ -113,6 +115,45 @@ def test_a_budget_ends_it_and_resuming_goes_on(
     assert before.items() <= times(profile).items()
     third, again = measure(graph, cluster, path, Truth(), resume=True)
     assert (third.collectives, again) == (0, profile)
+
+
+def test_ops_with_the_most_time_come_first(graph: Graph, cluster: Cluster, tmp_path: Path) -> None:
+    wanted = wanted_ops([graph], cluster, global_batch=32)
+    session = _core.MeasuringSession(wanted, "", "", "emulated")
+    shares = [session.share]
+    while session.share < 0.95:
+        for kind in ("CPU", "half"):
+            session.run_emulated(cluster, kind, 0, 0.0, 1e-9)  # one op
+        shares.append(session.share)
+    gains = [after - before for before, after in zip(shares, shares[1:], strict=False)]
+    assert shares[0] == 0
+    assert all(gain <= 1.5 * before for before, gain in zip(gains, gains[1:], strict=False))
+    assert 2 * len(gains) < session.unique
+
+
+def test_cpus_are_busy_before_small_messages_only(cluster: Cluster) -> None:
+    found = wanted_collectives(cluster, None)
+    sizes = [sum(lengths) for _, _, lengths, _ in found]
+    assert sizes == sorted(sizes)
+    assert all(
+        (busy > 0) == (size <= 256 << 10) for size, (*_, busy) in zip(sizes, found, strict=True)
+    )
+    assert {name for name, *_, busy in found if busy} == {"all_gather"}
+    assert {len(devices) for _, devices, _, busy in found if busy} == {2}
+    assert any(len(devices) > 2 for _, devices, *_ in found)
+    assert {busy for *_, busy in wanted_collectives(cluster, 0.0)} == {0.0}
+    assert {busy for *_, busy in wanted_collectives(cluster, 0.5)} == {0.5}
+
+
+@pytest.mark.parametrize(("share", "window"), [(1.0, 0.0), (0.4, 0.3)])
+def test_a_process_with_a_part_of_a_cpu_measures_in_windows(
+    share: float, window: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0, 0.01)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    used = iter([5.0, 5.0 + 0.3 * share])
+    monkeypatch.setattr("time.thread_time", lambda: next(used))
+    assert window_here() == window
 
 
 def test_an_interrupt_loses_nothing(graph: Graph, cluster: Cluster, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from medley.run import exchange, job
 
 MOST_BYTES = 16 << 20  # per collective
 _MOST_BYTES_BUSY = 256 << 10  # between busy devices, where latency matters
+_BUSY_SECONDS = 0.01  # compute time before a message, as in a step
+_WINDOW_SECONDS = 0.3  # several periods of a quota
+_WHOLE = 0.9  # share of a CPU that counts as a whole one
 _ALONE_SECONDS = 1.0  # compute time, before and between collectives
 _SLOW_SECONDS = 2.0  # a slower collective is measured once
 _REPETITIONS = 5
@@ -30,22 +33,31 @@ def own_device(this: job.Job | None) -> str:
     return f"cuda:{(this.local_rank if this else 0) % torch.cuda.device_count()}"
 
 
-Wanted = list[tuple[str, list[int], list[int]]]  # collective, devices, lengths
+Wanted = list[tuple[str, list[int], list[int], float]]  # collective, devices, lengths, busy seconds
 
 
-def wanted_collectives(cluster: Cluster, busy: bool) -> Wanted:
-    """Returns the collectives to measure. Between busy devices they are only messages of pairs."""
-    wanted: Wanted = _core.wanted_collectives(cluster, MOST_BYTES)
-    if not busy:
-        return wanted
-    return [
-        (collective, devices, lengths)
-        for collective, devices, lengths in wanted
-        if collective == "all_gather"
-        and len(devices) == 2
-        and lengths[0] == lengths[1]
-        and sum(lengths) <= _MOST_BYTES_BUSY
-    ]
+def wanted_collectives(cluster: Cluster, busy: float | None) -> Wanted:
+    """Returns the collectives to measure, smaller ones first. `busy`: seconds that devices compute
+    before each, which measures only messages of pairs; 0: idle devices. None: CPUs compute before
+    small messages, because these also wait for the CPU, and are idle before large ones."""
+    busy_seconds = _BUSY_SECONDS if busy is None else busy
+    found: Wanted = []
+    for collective, devices, lengths in _core.wanted_collectives(cluster, MOST_BYTES):
+        is_small = sum(lengths) <= _MOST_BYTES_BUSY
+        is_message = collective == "all_gather" and len(devices) == 2 and len(set(lengths)) == 1
+        if busy != 0 and is_small and is_message:
+            found.append((collective, devices, lengths, busy_seconds))
+        elif busy == 0 or (busy is None and not is_small):
+            found.append((collective, devices, lengths, 0.0))
+    return sorted(found, key=lambda each: sum(each[2]))
+
+
+def window_here() -> float:
+    """Returns the window of measurements, in seconds: 0 if this process has a whole CPU."""
+    end, used = time.monotonic() + _WINDOW_SECONDS, time.thread_time()
+    while time.monotonic() < end:
+        pass
+    return 0.0 if time.thread_time() - used > _WHOLE * _WINDOW_SECONDS else _WINDOW_SECONDS
 
 
 class Work:
@@ -77,13 +89,12 @@ class Work:
 class Links:
     """Times collectives between the processes of a job, with the transport of a run."""
 
-    def __init__(self, this: job.Job, wanted: Wanted, busy: float) -> None:
-        """`busy`: seconds that each device computes before each collective; 0: idle devices."""
+    def __init__(self, this: job.Job, wanted: Wanted) -> None:
         self._rank = this.rank
         self._size = this.size
         self.wanted = wanted
         everybody = tuple(range(this.size))
-        sets = sorted({tuple(devices) for _, devices, _ in wanted} | {everybody})
+        sets = sorted({tuple(devices) for _, devices, *_ in wanted} | {everybody})
         cuda = torch.cuda.is_available()
         self._device = torch.device(own_device(this))
         names = {"/".join(map(str, ("profile", *each))): list(each) for each in sets}
@@ -92,31 +103,33 @@ class Links:
             {tuple(names[name]): group for name, group in made.items()}, _TIMEOUT_MS
         )
         dist.barrier()
-        self._work = Work(self._device, busy) if busy > 0 else None
-        self._rounds = math.ceil(_ALONE_SECONDS / busy) if busy > 0 else 0
+        self._work = {busy: Work(self._device, busy) for busy in {each[3] for each in wanted} - {0}}
 
-    def time(self, collective: str, devices: list[int], lengths: list[int]) -> float:
-        """Returns the slowest device's time in seconds, as the median over repetitions."""
+    def time(
+        self, collective: str, devices: list[int], lengths: list[int], busy: float = 0.0
+    ) -> float:
+        """Returns the slowest device's time in seconds, as the median over repetitions. `busy`:
+        seconds that each device computes before the collective, one of those in `wanted`."""
         once = self._once(collective, devices, lengths)
         self._timed(once)
-        if self._work is not None:
-            return self._time_after_work(once, self._work)
+        if busy > 0:
+            return self._time_after_work(once, self._work[busy], math.ceil(_ALONE_SECONDS / busy))
         times = [exchange.largest(self._timed(once))]
         while times[0] < _SLOW_SECONDS and len(times) < _REPETITIONS:
             times.append(exchange.largest(self._timed(once)))
         return statistics.median(times)
 
-    def _time_after_work(self, once: Callable[[], object] | None, work: Work) -> float:
+    def _time_after_work(self, once: Callable[[], object] | None, work: Work, rounds: int) -> float:
         """Returns the additional time of a round with work and the collective over the slowest
         device's work, but at least that of the collective alone."""
         alone = min(exchange.largest(self._timed(once)) for _ in range(3))
         dist.barrier()
         begin = time.perf_counter()
         if once is not None:
-            for _ in range(self._rounds):
+            for _ in range(rounds):
                 work()
                 once()
-        took = (time.perf_counter() - begin) / self._rounds
+        took = (time.perf_counter() - begin) / rounds
         computed = work.seconds if once is not None else 0.0
         return max(exchange.largest(took) - exchange.largest(computed), alone)
 

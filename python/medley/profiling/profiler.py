@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,11 +19,19 @@ from medley.files import read_text, write_atomically
 from medley.graph import Graph
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan, plan
-from medley.profiling.link_times import MOST_BYTES, Links, own_device, wanted_collectives
+from medley.profiling.link_times import (
+    MOST_BYTES,
+    Links,
+    own_device,
+    wanted_collectives,
+    window_here,
+)
 from medley.run import exchange
 
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
 _SAVE_SECONDS = 5.0
+_DECISIVE = 0.95  # share of the predicted time of ops that is measured before messages
+_OPS_FIRST, _MESSAGES_UNTIL = 0.4, 0.7  # shares of the budget, before other sizes of ops
 
 Report = Callable[[str, int, int], None]  # takes a text, the number done, and the total
 
@@ -53,6 +62,7 @@ class Outcome:
     seen: int  # ops that take time, over layers and devices
     unique: int  # distinct ones among them
     wanted: int  # distinct ones and the grid
+    share: float  # measured, of the predicted time of the distinct ones
     left: int  # not measured within the budget
     collectives: int  # measured in this run
     failed: list[str]  # one sentence each
@@ -135,8 +145,10 @@ class Profiler:
 
     `truth`: that of emulated devices. Without it the devices here are measured: in a single process
     `device`, as the type `kind` of the cluster. `resume` keeps the content of `output`. `window`:
-    each time is the median of means over this many seconds, or of single runs for 0. `busy`:
-    seconds that devices compute before each collective.
+    each time is the median of means over this many seconds, or of single runs for 0, and for
+    None as a CPU needs. `busy`: see
+    `wanted_collectives`. Within a budget, the ops with the most time of a step come first, then
+    messages, then the remaining ops.
 
     Example:
         wanted = wanted_ops([graph], cluster, global_batch=64)
@@ -153,9 +165,9 @@ class Profiler:
         kind: str | None = None,
         device: str | None = None,
         resume: bool = False,
-        window: float = 0.0,
+        window: float | None = 0.0,
         collectives: bool = True,
-        busy: float = 0.0,
+        busy: float | None = 0.0,
     ) -> None:
         known = ""
         if resume and output.exists():
@@ -164,7 +176,6 @@ class Profiler:
         self._cluster = cluster
         self.kinds = _core.device_kinds(cluster)
         self._truth = truth
-        self._window = window
         self._links = collectives
         self._busy = busy
         self._output = output
@@ -176,7 +187,10 @@ class Profiler:
         }
         if truth is None:
             self._kind = self._own_kind(kind)
-            self._device = _open(device or own_device(self._job))
+            self._device_name = device or own_device(self._job)
+            self._device = _open(self._device_name)
+            on_cpu = window is None and self._device_name == "cpu"
+            self._window = window_here() if on_cpu else window or 0.0
 
     def _own_kind(self, kind: str | None) -> str:
         kinds = self.kinds
@@ -201,8 +215,9 @@ class Profiler:
         """Measures until all is done or `budget` seconds have passed."""
         self._save(always=True)  # fails early if the output cannot be written
         begin = time.monotonic()
-        end = begin + budget if budget is not None else float("inf")
-        outcome = Outcome(self._session.seen, self._session.unique, self._session.wanted, 0, 0, [])
+        end = begin + budget if budget is not None else math.inf
+        session = self._session
+        outcome = Outcome(session.seen, session.unique, session.wanted, 0.0, 0, 0, [])
         try:
             if self._truth is not None:
                 self._emulated(end, outcome, report)
@@ -214,6 +229,7 @@ class Profiler:
         own = [sentence.partition("\n")[0] for sentence in self._session.failed]
         elsewhere = self._failed_elsewhere(own)
         outcome.failed = own + elsewhere
+        outcome.share = self._session.share
         outcome.left = self._session.left - len(elsewhere)
         outcome.seconds = time.monotonic() - begin
         return outcome
@@ -258,20 +274,26 @@ class Profiler:
     # --- real ---
 
     def _real(self, end: float, outcome: Outcome, report: Report) -> None:
+        begin = time.monotonic()
+        self._ops(begin + _OPS_FIRST * (end - begin), _DECISIVE, report)
+        if self._links and self._job is not None and self._job.size > 1:
+            self._real_collectives(begin + _MESSAGES_UNTIL * (end - begin), outcome, report)
+        self._ops(end, math.inf, report)
+
+    def _ops(self, end: float, share: float, report: Report) -> None:
+        """Measures ops until `end`, all of them or this share of their predicted time."""
         first, stride = self._share()
         left = self._session.left
-        while left:
-            seconds = 1.0 if self._job is None else 5.0
+        while left and not exchange.largest(
+            time.monotonic() >= end or self._session.share >= share
+        ):
+            seconds = min(1.0 if self._job is None else 5.0, max(0.0, end - time.monotonic()))
             mine = self._device.run(
                 self._session, self._kind, seconds, first, stride, window=self._window
             )
             left = int(exchange.largest(mine))
             self._exchange()
             self._tell(report)
-            if exchange.largest(time.monotonic() >= end):
-                return
-        if self._links and self._job is not None and self._job.size > 1:
-            self._real_collectives(end, outcome, report)
 
     def _share(self) -> tuple[int, int]:
         """Returns the share of this device: devices of one type divide its ops."""
@@ -300,14 +322,14 @@ class Profiler:
 
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._job is not None
-        wanted = wanted_collectives(self._cluster, self._busy > 0)
-        links = Links(self._job, wanted, self._busy)
-        for index, (collective, devices, lengths) in enumerate(links.wanted):
+        busy = None if self._busy is None and self._device_name == "cpu" else self._busy or 0.0
+        links = Links(self._job, wanted_collectives(self._cluster, busy))
+        for index, (collective, devices, lengths, seconds_before) in enumerate(links.wanted):
             if exchange.largest(time.monotonic() > end):
                 return
             if exchange.largest(self._is_known(collective, devices, lengths)):
                 continue
-            seconds = links.time(collective, devices, lengths)
+            seconds = links.time(collective, devices, lengths, seconds_before)
             names = [self._cluster.devices[number] for number in devices]
             self._session.add_collective(
                 collective, "backend", names, lengths, max(1, round(seconds * 1e9))
@@ -315,7 +337,7 @@ class Profiler:
             outcome.collectives += 1
             report("collectives", index + 1, len(links.wanted))
             self._save()
-        if self._busy == 0:
+        if not self._busy:
             self._session.add_overlap(self._kind, links.slowdown())
         self._exchange()
 

@@ -39,10 +39,10 @@ def describe(outcome: Outcome, output: Path, kinds: Sequence[str]) -> str:
         f"{outcome.wanted - outcome.unique} more for sizes in between, "
         f"{outcome.collectives} collectives\n"
         f"{output}: {outcome.wanted - outcome.left - len(outcome.failed)} of {outcome.wanted} "
-        f"ops measured, {outcome.seconds:.1f} s"
+        f"ops measured, {outcome.share:.0%} of the predicted time, {outcome.seconds:.1f} s"
     )
     if outcome.left:
-        text += f"; {outcome.left} are left: --resume goes on"
+        text += f"; {outcome.left} are left: --resume continues"
     for sentence in outcome.failed[:5]:
         text += f"\nnot measured: {sentence}"
     if len(outcome.failed) > 5:
@@ -74,8 +74,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--busy",
         metavar="TIME",
-        help="measure what a message takes between devices that have computed so long, as in a "
-        "step: 10ms where processors are under a quota, or busy with other work",
+        help="measure only messages, between devices that compute so long before each; by default "
+        "CPUs compute 10ms before small messages",
     )
     parser.add_argument(
         "--no-collectives", action="store_true", help="ops only: links are as cluster.yaml says"
@@ -87,12 +87,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--truth-spread", type=float, default=0.0, help="of emulated devices")
     parser.add_argument("--kind", help="the device type of the cluster that this machine has")
     parser.add_argument("--device", help="cpu or cuda:0; the default is what this machine has")
-    parser.add_argument("--budget", metavar="TIME", help="stop after 60s or 5m; --resume goes on")
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="stop after 60s, 5m or never; 60s is the default on real devices; --resume continues",
+    )
     parser.add_argument(
         "--window",
         metavar="TIME",
-        help="median of three means over so long, not of single runs: 0.4s for processors under a "
-        "quota (the testbed)",
+        help="median of three means over so long, not of single runs; by default 0.3s if a CPU is "
+        "under a quota or busy",
     )
     parser.add_argument("--resume", action="store_true", help="keep what the output already has")
 
@@ -100,9 +104,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Runs `medley profile`."""
     sys.path.insert(0, os.getcwd())
-    budget = read_seconds(arguments.budget) if arguments.budget else None
-    window = read_seconds(arguments.window, "--window") if arguments.window else 0.0
-    busy = read_seconds(arguments.busy, "--busy") if arguments.busy else 0.0
+    budget = _budget(arguments)
+    window = read_seconds(arguments.window, "--window") if arguments.window else None
+    busy = read_seconds(arguments.busy, "--busy") if arguments.busy else None
     if busy and (arguments.emulate or arguments.no_collectives):
         raise ValueError("--busy: found --emulate or --no-collectives, expected to measure links")
     if not 0 <= arguments.truth_spread < 1:
@@ -146,6 +150,12 @@ def command(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _budget(arguments: argparse.Namespace) -> float | None:
+    if arguments.budget == "never" or (arguments.budget is None and arguments.emulate):
+        return None
+    return read_seconds(arguments.budget or "60s")
+
+
 def _load(name: str) -> Graph:
     if Path(name).is_file():
         return Graph.load(name)
@@ -180,7 +190,7 @@ def _run(profiler: Profiler, output: Path, budget: float | None, as_json: bool) 
 
             outcome = profiler.run(budget, report)
     except KeyboardInterrupt:
-        console.print(f"{output} has what was measured; --resume goes on", highlight=False)
+        console.print(f"{output} has what was measured; --resume continues", highlight=False)
         raise
     if this is not None and this.rank != 0:
         return 0
