@@ -71,6 +71,11 @@ def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Observer:
     return made
 
 
+def tempo(*arguments: Any) -> Any:
+    """Returns the object that finds devices that become slower in an elastic run."""
+    return _module("TEMPO", "elastic runs").Tempo(*arguments)
+
+
 def _module(name: str, option: str) -> Any:
     if (table := _table()) is None:
         raise ValueError(f"{option}: needs the package {_PACKAGE}. Install it.")

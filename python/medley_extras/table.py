@@ -76,5 +76,8 @@ EXPORTER = "medley_extras.metrics"
 # The module whose tuner(trainer, steps, remember) tries plans during training.
 TUNER = "medley_extras.race"
 
+# The module whose Tempo(member, settle, gain, want, name) finds devices that become slower.
+TEMPO = "medley_extras.race.tempo"
+
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".
 MODELS = {"hf": "medley_extras.models.hf"}

@@ -14,7 +14,7 @@ from medley import _core
 from medley.cluster import Cluster
 from medley.run import replanning
 from medley.run.replanning import replan, step_nanoseconds
-from medley.run.tempo import Slowing
+from medley_extras.race.tempo import Slowing
 
 sys.path.insert(0, str(Path(__file__).parent))
 import survivor

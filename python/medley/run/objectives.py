@@ -16,15 +16,15 @@ from medley.plan import Plan
 from medley.run import devices, exchange, job
 from medley.run.ahead import key_of
 from medley.run.elastic import Member
-from medley.run.generations import WISH
+from medley.run.generations import PREFIX, WISH
 from medley.run.patience import say
 from medley.run.replanning import NONE, replan_all, saved
 from medley.run.sources import Source
-from medley.run.tempo import Factors, wanted
 from medley.whole import Whole
 from medley.whole_tensors import CONSTANT
 
 MOVE_SECONDS = 600.0
+Factors = dict[str, float]  # slow-down relative to the device type, by device
 Moved = dict[str, int]  # bytes by source
 _NOTHING_MOVED: Moved = dict.fromkeys(("kept", "received", "sent", "replicas", "read"), 0)
 
@@ -71,8 +71,8 @@ class Objectives:
         if agreement.eldest == member.name:
             known = self._plans[state]
             new = [name for name, each in agreement.states.items() if each < 0]
-            factors = {n: f for n, f in wanted(member).items() if n not in new}
-            wanted(member, factors)
+            factors = {n: f for n, f in wanted_factors(member).items() if n not in new}
+            wanted_factors(member, factors)
             member.store.set(member.key("factors"), json.dumps(factors))
             before = self.factors(state)
             ready = None if before or factors else self._ready(agreement, state, known)
@@ -289,3 +289,13 @@ def order_of(plan: Plan, members: Sequence[str]) -> list[int] | None:
 def lasts(kind: str, name: str) -> bool:
     """Returns whether a value lasts longer than a step."""
     return kind != "gradient" and not name.startswith(CONSTANT)
+
+
+def wanted_factors(member: Member, factors: Factors | None = None) -> Factors:
+    """Returns the factors for the next plan. `factors` replaces them."""
+    key = f"{PREFIX}factors"
+    if factors is not None:
+        member.store.set(key, json.dumps(factors))
+        return factors
+    text = member.store.get(key)
+    return {} if text is None else {str(n): float(f) for n, f in json.loads(text).items()}

@@ -4,10 +4,12 @@ the current plan."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Iterator
 
+from medley import extras
 from medley.checkpoint import Saving
 from medley.cursor import Cursor
 from medley.engine import Engine
@@ -19,9 +21,8 @@ from medley.run.elastic import Member
 from medley.run.journal import Journal, Kind
 from medley.run.lives import Life, Progress
 from medley.run.notice import Notice
-from medley.run.objectives import Objectives
+from medley.run.objectives import Factors, Objectives, wanted_factors
 from medley.run.replicas import Copies, Version
-from medley.run.tempo import Factors, Tempo
 
 
 class Steps:
@@ -38,8 +39,9 @@ class Steps:
         self._whole, self._engines = objectives.whole, objectives.engines
         self._lives = self.journal.lives
         self.safe_step = sys.maxsize  # steps in the checkpoint to which the run can return
+        want = functools.partial(wanted_factors, member)
         self._tempos = [
-            Tempo(member, job.settle_seconds(), self._gain_with, f"{each or ''}")
+            extras.tempo(member, job.settle_seconds(), self._gain_with, want, f"{each or ''}")
             for each in range(number)
         ]
         self._ahead: PlansAhead | None = None

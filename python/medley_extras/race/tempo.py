@@ -10,17 +10,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from medley.run.elastic import Member
-from medley.run.generations import PREFIX
+Factors = dict[str, float]  # slow-down relative to the device type, by device
 
 WINDOW_STEPS = 20  # steps of which each device reports the median
 WINDOWS = 3  # consecutive ones that must agree
 LIMIT = 1.3  # times as long
 NEAR = 1.15  # times the initial time: counts as full speed
 WINDOWS_OF_A_CHANGE = 100  # minimum between two changes for a gain
-
-Factors = dict[str, float]  # slow-down relative to the device type, by device
 
 
 class Slowing:
@@ -79,19 +77,21 @@ def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
 
 class Tempo:
     """Observes the steps of one objective in one process across generations. `gain`: returns the
-    share of a step that a plan for other factors saves. `name`: objective in the store."""
+    share of a step that a plan for other factors saves. `want`: publishes the factors for the next
+    plan. `name`: objective in the store."""
 
     def __init__(
         self,
-        member: Member,
+        member: Any,
         settle: float,
         gain: Callable[[Factors, Factors], float],
+        want: Callable[[Factors], object],
         name: str = "",
     ) -> None:
         self._member = member
         self._key = f"took{name}"
         self._window_seconds = settle / WINDOWS_OF_A_CHANGE
-        self._gain = gain
+        self._gain, self._want = gain, want
         self._pool: ThreadPoolExecutor | None = None
         self.begin([], {})
 
@@ -148,16 +148,6 @@ class Tempo:
             return
         gain = self._future.result()
         self._future = None
-        wanted(self._member, self._told)
+        self._want(self._told)
         told = {"gain": gain, "cause": sentence(self._planned, self._told)}
         self._member.store.set(self._member.key("drift"), json.dumps(told))
-
-
-def wanted(member: Member, factors: Factors | None = None) -> Factors:
-    """Returns the factors for the next plan. `factors` replaces them."""
-    key = f"{PREFIX}factors"
-    if factors is not None:
-        member.store.set(key, json.dumps(factors))
-        return factors
-    text = member.store.get(key)
-    return {} if text is None else {str(n): float(f) for n, f in json.loads(text).items()}
