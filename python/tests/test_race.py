@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import exactness
 import pytest
@@ -14,7 +15,7 @@ import medley
 from medley.cluster import parse_cluster
 from medley.run import job
 from medley_extras import models
-from medley_extras.race import Tuner, table
+from medley_extras.race import Tuner, candidates, table, tuner
 from medley_extras.race.costs import Corrections, with_links, with_ops
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
 
@@ -124,16 +125,46 @@ def test_emulated_run_ends_under_its_fastest_plan(bandwidth: str, latency: str) 
             trainer = medley.Trainer(model, graph, plan, medley.AdamW(), local=True, tune=tune)
             trainers.append([trainer.step(batch) for _ in range(16)])
             if tune == 1000:
-                (tuner,) = trainer.observers
-    assert isinstance(tuner, Tuner)
-    assert tuner.race is not None
-    assert tuner.race.is_over
+                (observer,) = trainer.observers
+    assert isinstance(observer, Tuner)
+    assert observer.race is not None
+    assert observer.race.is_over
     raced, plain = trainers
     for one, other in zip(raced, plain, strict=True):
         assert abs(one.loss - other.loss) <= 1e-10 * abs(other.loss)
-    measured = [each.measured for each in tuner.race.runners]
+    measured = [each.measured for each in observer.race.runners]
     assert raced[-1].step_seconds == pytest.approx(min(measured), rel=1e-6)
     assert raced[-1].step_seconds < 0.9 * plain[-1].step_seconds
+
+
+@pytest.fixture
+def trainer() -> Iterator[medley.Trainer]:
+    model, batch = models.gpt(batch=8)
+    graph = medley.capture(model, batch)
+    cluster = parse_cluster(CLUSTER.replace("BANDWIDTH", "1 Gbit/s").replace("LATENCY", "1 ms"))
+    plan = medley.plan(graph, cluster, "data-parallel-even", global_batch=8)
+    with job.emulated():
+        yield medley.Trainer(model, graph, plan, medley.AdamW(), local=True, trace=True)
+
+
+def test_searches_end_with_the_time(trainer: medley.Trainer) -> None:
+    cluster = trainer.engine.machines
+    assert list(candidates(trainer, cluster, -math.inf)) == []
+    found = [plan.strategy for plan in candidates(trainer, cluster, math.inf)]
+    assert found[1:3] == ["data-parallel-proportional", "data-parallel-even"]
+    assert {"hap", "harp"} < set(found)
+
+
+def test_short_runs_do_not_race(trainer: medley.Trainer) -> None:
+    batch = models.gpt(batch=8)[1]
+    trainer.expected_steps = 150  # 2 % are less than the steps of one plan
+    observer = tuner(trainer, None, False)
+    observer.step(trainer, trainer.step(batch))
+    assert observer.race is None
+    trainer.expected_steps = 1000
+    observer = tuner(trainer, None, False)
+    observer.step(trainer, trainer.step(batch))
+    assert observer.race is not None
 
 
 def test_other_texts_are_refused() -> None:

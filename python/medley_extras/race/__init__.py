@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medley import Cluster, Metrics, Plan
@@ -24,19 +24,22 @@ from medley_extras.recall.memory import Memory
 if TYPE_CHECKING:
     from medley import Trainer
 
+# As many as the budget allows. "auto" searches with limits and finds plans that others miss.
 STRATEGIES = (
     "auto",
-    "hap",
-    "harp",
-    "autohet",
-    "megatron",
     "data-parallel-proportional",
     "data-parallel-even",
+    "harp",
+    "hap",
+    "megatron",
+    "autohet",
 )
 SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
+FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
+SEARCH = 0.5  # share of the remaining budget that a search for plans may take
 REPLANS = 3  # searches for plans with corrected costs
-SAME = 1e-3  # relative difference of the steps of plans that count as one
+SAME = 1e-3  # relative difference of the steps of plans that count as one, by two sets of figures
 
 
 def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
@@ -56,6 +59,7 @@ class Tuner:
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._replans = 0
+        self._search_seconds = 0.0  # of the last search for plans
         known = self._memory.recall(trainer)
         self._corrections = Corrections(*known.corrections) if known else Corrections({}, {})
         self._meter: Any = None  # of op times, relative to the corrected costs
@@ -66,8 +70,11 @@ class Tuner:
         if self._is_over or not trainer.engine.was_planned or not self._takes_part(trainer):
             return
         if self.race is None:
-            if self._memory.wants_race(self._allowed(trainer)):
-                self.race = self._begun(trainer)  # after the first step, which warms up
+            allowed = self._allowed(trainer)
+            is_worth = self._steps is not None or allowed >= FEWEST
+            if is_worth and self._memory.wants_race(allowed):
+                # After the first step, which warms up.
+                self.race = self._begun(trainer, allowed * metrics.step_seconds)
             self._is_over = self.race is None
             return
         seconds = _largest(metrics.step_seconds, trainer)
@@ -109,14 +116,16 @@ class Tuner:
             return STEPS
         return SHARE * max(0, trainer.expected_steps - trainer.steps)
 
-    def _begun(self, trainer: Trainer) -> Race:
-        """Finds the plans of all strategies."""
+    def _begun(self, trainer: Trainer, budget: float) -> Race:
+        """Finds the plans of all strategies, or of as many as a share of the budget allows, which
+        is in seconds."""
         self._measure(trainer)
         begin = time.monotonic()
-        runners = self._found(trainer, [trainer.plan], [])
+        runners = self._found(trainer, [trainer.plan], [], SEARCH * budget)
         weak = weakref.proxy(trainer)  # the race belongs to the trainer
         race = Race(runners, math.inf, measured=lambda: self._correct(weak))
-        race.note_pause(_since(begin, trainer))
+        self._search_seconds = _since(begin, trainer)
+        race.note_pause(self._search_seconds)
         return race
 
     def _measure(self, trainer: Trainer) -> None:
@@ -126,33 +135,44 @@ class Tuner:
         self._meter = trainer.engine.measure_against(cluster)
 
     def _correct(self, trainer: Trainer) -> None:
-        """Corrects the costs by what the last plan has shown, and plans again."""
+        """Corrects the costs by what the last plan has shown, and plans again, if the budget
+        allows."""
         if self._meter is None or self.race is None:
+            return
+        left = self.race.budget - self.race.spent
+        if left <= self._search_seconds:
+            self._replans = REPLANS
             return
         self._replans += 1
         begin = time.monotonic()
         rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
         if not trainer.is_alone:
             rows = [tuple(row) for each in exchange.values(rows) for row in each]
-        self.race.add(self._found(trainer, [], rows))
-        self.race.note_pause(_since(begin, trainer))
+        self.race.add(self._found(trainer, [], rows, SEARCH * left))
+        self._search_seconds = _since(begin, trainer)
+        self.race.note_pause(self._search_seconds)
 
-    def _found(self, trainer: Trainer, known: Sequence[Plan], rows: Sequence[Row]) -> list[Runner]:
+    def _found(
+        self, trainer: Trainer, known: Sequence[Plan], rows: Sequence[Row], limit: float
+    ) -> list[Runner]:
         """Returns runners for the `known` plans that have none yet and for the plans of all
-        strategies, by costs that `rows` correct. The first process finds them."""
+        strategies, by costs that `rows` correct. After `limit` seconds no further search begins.
+        The first process finds them."""
+        end = math.inf if job.emulation() else time.monotonic() + limit
 
         def find() -> bytes:
             corrections = self._corrected(trainer, rows) if rows else self._corrections
             cluster = corrections.of(trainer.engine.machines)
+            figures = (cluster, other_figures(cluster))
             plans = [*self._plans, *known]
-            steps = [step_on(trainer.engine, plan, cluster) for plan in plans]
-            for plan in candidates(trainer, cluster):
-                seconds = step_on(trainer.engine, plan, cluster)
-                if all(abs(each / seconds - 1) > SAME for each in steps):
+            steps = [[step_on(trainer.engine, plan, each) for each in figures] for plan in plans]
+            for plan in candidates(trainer, cluster, end):
+                own = [step_on(trainer.engine, plan, each) for each in figures]
+                if not any(_is_same(each, own) for each in steps):
                     plans.append(plan)
-                    steps.append(seconds)
+                    steps.append(own)
             texts = [plan.text for plan in plans[len(self._plans) :]]
-            return json.dumps([corrections, texts, steps]).encode()
+            return json.dumps([corrections, texts, [each[0] for each in steps]]).encode()
 
         found = find() if _decides(trainer) else exchange.from_first(find, "plans to try")
         corrections, texts, steps = json.loads(found)
@@ -214,18 +234,30 @@ def _since(begin: float, trainer: Trainer) -> float:
     return 0.0 if job.emulation() else _largest(time.monotonic() - begin, trainer)
 
 
-def candidates(trainer: Trainer, cluster: Cluster) -> list[Plan]:
-    """Returns the plans of all strategies by the figures of `cluster`."""
-    found = []
+def candidates(trainer: Trainer, cluster: Cluster, end: float) -> Iterator[Plan]:
+    """Yields the plans of all strategies by the figures of `cluster`. After `end`, as
+    time.monotonic(), no further search begins."""
     for strategy in STRATEGIES:
+        if time.monotonic() > end:
+            return
         asked = question(trainer.plan)._replace(strategy=strategy)
         try:
             plan = plan_on(trainer.engine, asked, cluster, trainer.plan)
         except ValueError:  # none fits
             continue
         if _may_run(trainer, plan):
-            found.append(plan)
-    return found
+            yield plan
+
+
+def other_figures(cluster: Cluster) -> Cluster:
+    """Returns the cluster with one slower device type and slower networks. Plans whose steps are
+    equal there, too, divide the work equally."""
+    kind, others = cluster.kind(0).name, {each.name: (0.5, 1e-3) for each in cluster.networks}
+    return cluster.corrected({kind: (2.0, 1.5)}, others)
+
+
+def _is_same(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(abs(a / b - 1) <= SAME for a, b in zip(one, other, strict=True))
 
 
 def _may_run(trainer: Trainer, plan: Plan) -> bool:
