@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import exactness
 import pytest
@@ -18,6 +20,8 @@ from medley_extras import models
 from medley_extras.race import Tuner, candidates, table, tuner
 from medley_extras.race.costs import Corrections, with_links, with_ops
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
+from medley_extras.race.results import save
+from medley_extras.report import raced
 
 CLUSTER = """
 format: medley-cluster
@@ -109,6 +113,21 @@ def test_runner_that_cannot_run_is_dropped() -> None:
     assert race.best == 0
     assert race.runners[1].verdict == "does not fit"
     assert "does not fit" in table(race)
+
+
+def test_results_are_those_of_the_race(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    race = run([1.0, 1.5, 9.0], lambda number: 2.0 + number)
+    save(race, tmp_path / "race.json")
+    found = json.loads((tmp_path / "race.json").read_text())
+    assert (found["steps"], found["cost_steps"]) == (race.steps, race.spent / 2.0)
+    for plan, runner in zip(found["plans"], race.runners, strict=True):
+        assert plan.get("measured_seconds", math.inf) == runner.measured
+        assert (plan["name"], plan["predicted_seconds"]) == (runner.name, runner.predicted)
+        assert plan["steps"] == len(runner.times)
+    assert [plan["verdict"] for plan in found["plans"]] == ["chosen", "slower", "cannot win"]
+    assert raced.check(found, "race.json")["plans"] == found["plans"]
+    save(race, tmp_path / "nowhere" / "race.json")  # training continues
+    assert "race.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("bandwidth", "latency"), [("100 Mbit/s", "50 us"), ("1 Gbit/s", "5 ms")])

@@ -42,6 +42,13 @@ devices:
 DEVICES = ["fast/0/0", "slow/0/0", "slow/0/1"]
 UNITS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 
+PLANS = [
+    {"name": "hap", "predicted_seconds": 0.02, "steps": 3, "verdict": "chosen"},
+    {"name": "a<b", "predicted_seconds": 0.025, "steps": 0, "verdict": "cannot win"},
+]
+PLANS[0]["measured_seconds"] = 0.03
+RACE = {"format": "medley-race", "version": 1, "plans": PLANS, "steps": 4, "cost_steps": 1.5}
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -292,6 +299,24 @@ def test_page_is_one_file_with_valid_figures(run: Run, files: Files) -> None:
     assert len(page.figures) == 8
     for figure in page.figures.values():
         graph_objects.Figure(figure)  # raises for fields that plotly.js would ignore
+
+
+def test_page_draws_a_race(run: Run, files: Files) -> None:
+    race = files.folder / "race.json"
+    race.write_text(json.dumps(RACE))
+    page = report(run, files, "--race", str(race))
+    figure = page.figures["race"]
+    bars = {bars["name"]: [round(x * unit(figure)) for x in bars["x"]] for bars in figure["data"]}
+    assert bars == {"predicted": [20_000_000, 25_000_000], "measured": [30_000_000, 0]}
+    assert figure["data"][1]["text"] == ["30 ms", ""]
+    assert [text.split("<br>")[0] for text in figure["data"][0]["y"]] == ["hap", "a&lt;b"]
+    assert "took 4 steps of training and cost the time of 1.5 steps" in page.text["race"]
+    given = ["--graph", files.graph, "--cluster", files.cluster, "--race"]
+    for change in ({"version": 2}, {"plans": [{}]}, {"plans": []}):
+        race.write_text(json.dumps(RACE | change))
+        code, _, err = run("report", files.plan, *given, str(race))
+        assert code == 2
+        assert err.startswith(f"{race}: found no race, expected race.json of `medley launch")
 
 
 def test_names_are_not_read_as_html(run: Run, files: Files) -> None:

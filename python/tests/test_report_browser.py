@@ -50,6 +50,18 @@ PIPELINES: dict[str, Any] = {
 }
 LAYERS = Path(__file__).resolve().parents[2] / "tests" / "data" / "layers"
 DESK, PHONE = 1280, 420
+VERDICTS = ("slower", "chosen", "cannot win")
+RACE = {
+    "format": "medley-race",
+    "version": 1,
+    "plans": [
+        {"name": f"data-parallel-{name}", "predicted_seconds": 0.02, "steps": 3, "verdict": name}
+        | ({} if name == VERDICTS[-1] else {"measured_seconds": 0.03})
+        for name in VERDICTS
+    ],
+    "steps": 7,
+    "cost_steps": 1.5,
+}
 NAMES = ("one", "several", "layers")
 
 Measures = dict[tuple[str, int], dict[str, Any]]
@@ -76,6 +88,8 @@ def pages(folder: Path) -> dict[str, Path]:
     several.write_text(json.dumps(PIPELINES))
     (folder / "slower.yaml").write_text(CLUSTER.replace("latency: 20 us", "latency: 3 ms"))
     slower = medley.plan(graph, folder / "slower.yaml", plan=several)
+    (folder / "race.json").write_text(json.dumps(RACE))
+    race = str(folder / "race.json")
     traces = [folder / "trace.json", folder / "slower.json"]
     for ran, trace in zip((plan, slower), traces, strict=True):
         with job.emulated():
@@ -85,7 +99,10 @@ def pages(folder: Path) -> dict[str, Path]:
     plotly = offline.get_plotlyjs()
     layers = [str(LAYERS / name) for name in ("two_stages.json", "opt350.json", "mixed.yaml")]
     texts = [
-        page(collect(str(one), str(g), str(cluster), compare=True, traces=traces[:1]), plotly),
+        page(
+            collect(str(one), str(g), str(cluster), compare=True, traces=traces[:1], race=race),
+            plotly,
+        ),
         page(collect(str(several), str(g), str(cluster), traces=traces[1:]), plotly),
         layers_page(collect_layers(*layers, compare=True), plotly),
     ]
@@ -159,7 +176,7 @@ def test_the_timeline_is_right_below_the_tiles(light: Measures, width: int) -> N
     found = light["one", width]
     tops = found["tops"]
     assert found["sections"][:2] == ["timeline", "measured"]
-    assert {"cluster", "strategies"} <= set(found["sections"])
+    assert {"cluster", "strategies", "race"} <= set(found["sections"])
     assert tops["banner"] < tops["contents"] < tops["tiles"] < tops["timeline"]
     assert sorted(tops.values()) == list(tops.values())
     assert light["several", width]["sections"][:2] == ["timeline", "measured"]

@@ -42,7 +42,8 @@ def train(folder: Path, tune: str, *options: str) -> tuple[list[float], str, str
 
 
 @pytest.mark.parametrize("way", ["emulated", "elastic"])
-def test_race_of_processes(way: str, tmp_path: Path) -> None:
+def test_race_of_processes(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     log = ["--elastic", "--elastic-log", str(tmp_path / "elastic.jsonl")]
     emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
     options = log if way == "elastic" else emulate
@@ -54,6 +55,10 @@ def test_race_of_processes(way: str, tmp_path: Path) -> None:
     rows = re.findall(
         r"^\s*(?:\[.*\] )?(\S+(?: \d)?) +([\d.]+) ms +(\S+) (?:ms )?.* (\d+)  (.+)$", told, re.M
     )
+    plans = json.loads((tmp_path / "race.json").read_text())["plans"]
+    assert [(each["name"], str(each["steps"]), each["verdict"]) for each in plans] == [
+        (name, steps, verdict) for name, _, _, steps, verdict in rows
+    ]
     (chosen,) = (name for name, _, _, _, verdict in rows if verdict == "chosen")
     assert chosen.partition(" ")[0] == last, told
     if way == "emulated":

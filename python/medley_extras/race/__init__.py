@@ -19,6 +19,7 @@ from medley.run import exchange, job
 from medley.run.replanning import plan_on, question, step_on
 from medley_extras.race.costs import Corrections, Row, with_links, with_ops
 from medley_extras.race.race import Race, Runner
+from medley_extras.race.results import save
 from medley_extras.recall.memory import Memory
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Tuner:
             self._memory.keep(race, self._plans[race.best], self._corrections)
             if trainer.is_first or trainer.is_elastic:
                 print(table(race), file=sys.stderr, flush=True)
+                if not trainer.is_alone:
+                    save(race)
 
     def _takes_part(self, trainer: Trainer) -> bool:
         """Returns whether a step counts in this process. In an elastic run the process that begins

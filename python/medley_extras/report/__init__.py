@@ -36,6 +36,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="of a run of the plan (Trainer.save_trace), one per process: predicted against "
         "measured",
     )
+    parser.add_argument(
+        "--race", default="", metavar="RACE", help="of a run with --tune (race.json): plans tried"
+    )
     parser.add_argument("-o", "--output", default="report.html", help="write the report here")
 
 
@@ -45,9 +48,9 @@ def command(arguments: argparse.Namespace) -> int:
 
     output = os.fspath(arguments.output)
     if arguments.layers:
-        if arguments.profile or arguments.trace:
-            what = "--profile" if arguments.profile else "--trace"
-            raise ValueError(f"found --layers and {what}, expected one of them")
+        for name in ("profile", "trace", "race"):
+            if getattr(arguments, name):
+                raise ValueError(f"found --layers and --{name}, expected one of them")
         with progress("asking the planner", arguments.json):
             table = collect_layers(
                 arguments.plan, arguments.layers, arguments.cluster, arguments.compare
@@ -62,6 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
             arguments.profile,
             arguments.compare,
             arguments.trace,
+            arguments.race,
         )
         write_atomically(output, page(content, get_plotlyjs()))
     difference = difference_of(content) if content.measured is not None else ""

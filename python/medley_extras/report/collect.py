@@ -14,7 +14,7 @@ from typing import Any
 
 from medley.cli.core import ask
 from medley.files import read_text
-from medley_extras.report import trace
+from medley_extras.report import raced, trace
 from medley_extras.report.difference import Difference, compare
 from medley_extras.report.trace import Trace
 
@@ -47,6 +47,7 @@ class Content:
     compared: dict[str, Any] | None = None
     measured: Trace | None = None
     model: str = "a model"
+    race: dict[str, Any] | None = None
 
     @functools.cached_property
     def difference(self) -> Difference | None:
@@ -127,8 +128,10 @@ def collect(
     profile: str = "",
     compare: bool = False,
     traces: Sequence[str | os.PathLike[str]] = (),
+    race: str = "",
 ) -> Content:
-    """Queries the core about a plan. `traces` are those of a run."""
+    """Queries the core about a plan. `traces` and `race` are files of a run."""
+    results = raced.check(parse_json(read_text(race), race), race) if race else None
     measured = trace.read(traces) if traces else None  # before slower work
     costs = ["--profile", profile] if profile else []
     with tempfile.TemporaryDirectory(prefix="medley_report_") as folder:
@@ -148,6 +151,7 @@ def collect(
         ask(["compare", graph, cluster, "--global-batch", rows, *costs]) if compare else None,
         measured,
         model_of(read_text(graph)),
+        results,
     )
     if measured is not None:
         _check_devices(content, measured, ", ".join(str(path) for path in traces))

@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import Any, NamedTuple
 
-from medley_extras.report import cluster, figures, headline, measured, pipeline_figures
+from medley_extras.report import cluster, figures, headline, measured, pipeline_figures, raced
 from medley_extras.report.collect import Content
 from medley_extras.report.draw import SIZES, TIMES, Figure, color, percent, said, samples
 from medley_extras.report.style import SCRIPT, STYLE
@@ -171,6 +171,9 @@ def sections(content: Content) -> list[Section]:
                 figures.strategies(content),
             )
         )
+    if content.race is not None:
+        tried = raced.figure(content.race)
+        found.append(Section("race", "Plans tried", raced.note(content.race), figure=tried))
     found += [
         Section(
             "stages",
