@@ -1,7 +1,6 @@
 #pragma once
 
-// Additions to verbs by modules above the command line. `command` has their table and passes it to
-// run_cli(). No module here or below knows its rows.
+// Additions to verbs by modules above the command line. Only `command` knows the rows.
 
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -81,6 +81,20 @@ TEST_F(Cli, ListsAllStrategies) {
   EXPECT_EQ(run({"list", "strategies", "--json"}).out, rows.dump(2) + "\n");
 }
 
+// The rows of a whole list, in its order.
+TEST_F(Cli, ListsOnlyNamesThatContainAText) {
+  const auto all = nlohmann::json::parse(run({"list", "ops", "--json"}).out);
+  nlohmann::json expected = nlohmann::json::array();
+  for (const auto& row : all)
+    if (row["op"].get<std::string>().find("mm") != std::string::npos) expected.push_back(row);
+  EXPECT_GT(expected.size(), 1);
+  EXPECT_LT(expected.size(), all.size());
+  EXPECT_EQ(nlohmann::json::parse(run({"list", "ops", "mm", "--json"}).out), expected);
+  const std::string table = run({"list", "ops", "mm"}).out;
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), expected.size() + 1);
+  EXPECT_THAT(run({"list", "devices", "H100"}).out, Not(HasSubstr("A100")));
+}
+
 TEST_F(Cli, PlanIsPrintedOrWritten) {
   const Result printed = run(planning({"--json"}));
   EXPECT_EQ(printed.code, 0) << printed.err;
@@ -141,6 +155,7 @@ TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
       {"explain", "other.json", "--expanded"},
       {"check", "mlp.txt"},
       {"list", "everything"},
+      {"list", "ops", "everything"},
   };
   for (const auto& arguments : cases) {
     const Result result = run(arguments);
@@ -161,8 +176,10 @@ TEST_F(Cli, WrongArgumentsAreNamedWithWhatIsExpected) {
   EXPECT_EQ(said(planning({"--stratgey", "hap"})),
             "medley plan: found --stratgey, expected an option, such as \"--strategy\"; see medley "
             "plan --help\n");
-  EXPECT_EQ(said({"list", "ops", "here"}),
+  EXPECT_EQ(said({"list", "ops", "mm", "here"}),
             "medley list: found \"here\", expected no further argument; see medley list --help\n");
+  EXPECT_EQ(said({"list", "strategies", "hapy"}),
+            "medley list strategies: found \"hapy\", expected a part of a name, such as \"hap\"\n");
   EXPECT_EQ(said({"list", "strategie"}),
             "medley list: what: found \"strategie\", expected one of strategies, devices, ops; see "
             "medley list --help\n");

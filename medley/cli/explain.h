@@ -1,6 +1,7 @@
 #pragma once
 
-// Explains a plan in text and tables: the samples and the state of each device.
+// Explains a plan in text and tables: the samples and the state of each device. Or the layers of a
+// graph on one page: repeated blocks once, with their count.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -22,5 +23,8 @@ struct ExplainOptions {
 // Requires: verify(plan, graph, cluster) has passed if graph and costs are given.
 std::string explain(const Plan& plan, const ExplainOptions& options);
 nlohmann::ordered_json explain_json(const Plan& plan, const ExplainOptions& options);
+
+nlohmann::ordered_json layers_json(const Graph& graph);
+std::string layers_text(const nlohmann::ordered_json& layers);
 
 }  // namespace medley

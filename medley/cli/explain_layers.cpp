@@ -1,4 +1,4 @@
-#include "medley/cli/explain_layers.h"
+#include "medley/cli/explain.h"
 
 #include <fmt/format.h>
 

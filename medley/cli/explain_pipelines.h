@@ -19,13 +19,11 @@ namespace medley {
 struct LayerRange {
   int begin = 0, end = 0;
 };
-// Returns the layers of each stage, pipeline after pipeline. A cut inside of a layer assigns it to
-// both stages.
+// Returns the layers of each stage, pipeline after pipeline. A layer with a cut is in both stages.
 std::vector<LayerRange> layer_ranges(const Graph& graph, const Plan& plan);
 std::string to_string(const LayerRange& range);  // "0-5"
 
-// Returns a row for each pipeline: samples, micro-batches and stages, and with `costs` its devices
-// by type.
+// Returns a row for each pipeline: samples, micro-batches, stages; with `costs` devices by type.
 nlohmann::ordered_json pipelines_json(const Plan& plan, const CostModel* costs);
 // Adds simulated values to those rows. Requires: a simulation of this program.
 void add_measures(nlohmann::ordered_json& pipelines,
@@ -34,8 +32,7 @@ void add_measures(nlohmann::ordered_json& pipelines,
                   const Simulation& simulation);
 std::string pipelines_text(const nlohmann::ordered_json& pipelines);
 
-// Returns a row for all gradient syncs among the same stages. Requires: the simulation has gradient
-// syncs.
+// Returns a row for all gradient syncs among the same stages. Requires: the simulation has some.
 nlohmann::ordered_json shared_json(const Program& program,
                                    const std::vector<LayerRange>& layers,
                                    const CostModel& costs,

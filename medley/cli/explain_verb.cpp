@@ -5,7 +5,6 @@
 #include "medley/base/error.h"
 #include "medley/cli/additions.h"
 #include "medley/cli/explain.h"
-#include "medley/cli/explain_layers.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"

@@ -3,11 +3,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/cluster/cluster.h"
 #include "medley/ops/rule.h"
+#include "medley/plan/nearest.h"
 #include "medley/planner/planner.h"
 
 namespace medley {
@@ -15,19 +17,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A listing: a table and the same rows as JSON.
+// A listing: a table and the same rows as JSON, without the names that lack a text.
 struct Listing {
+  void add(std::vector<std::string> row, Json entry) {
+    names.push_back(row.front());
+    if (row.front().find(text) == std::string::npos) return;
+    table.add(std::move(row));
+    json.push_back(std::move(entry));
+  }
+
   Table table;
+  std::string text = "";
   Json json = Json::array();
+  std::vector<std::string> names = {};  // also those that are left out
 };
 
-Listing list_strategies(const Session&) {
-  Listing listing{Table("strategy|what it does")};
-  for (const Strategy& strategy : strategies()) {
-    listing.table.add({std::string(strategy.name), std::string(strategy.help)});
-    listing.json.push_back({{"name", strategy.name}, {"help", strategy.help}});
-  }
-  return listing;
+void list_strategies(const Session&, Listing& listing) {
+  for (const Strategy& each : strategies())
+    listing.add({std::string(each.name), std::string(each.help)},
+                {{"name", each.name}, {"help", each.help}});
 }
 
 std::string rate_text(const DeviceKind& kind, DType dtype) {
@@ -40,63 +48,64 @@ std::string bf16_text(const DeviceKind& kind) {
                                       : fmt::format("as {}", to_string(kind.bf16_as));
 }
 
-Listing list_devices(const Session& session) {
-  Listing listing{Table("device|memory|bandwidth|link|sustained f32|bf16|f16")};
+void list_devices(const Session& session, Listing& listing) {
   for (const auto& [name, kind] : read_catalogue(session.catalogue)) {
-    listing.table.add({name,
-                       to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)}),
-                       to_string(BytesPerSecond{kind.memory_bandwidth}),
-                       kind.link ? to_string(BytesPerSecond{*kind.link}) : "-",
-                       rate_text(kind, DType::kF32),
-                       bf16_text(kind),
-                       rate_text(kind, DType::kF16)});
     Json rates = Json::object();
     for (const auto& [dtype, rate] : kind.sustained) rates[std::string(to_string(dtype))] = rate;
-    listing.json.push_back({{"name", name},
-                            {"memory_bytes", kind.memory_bytes},
-                            {"memory_bandwidth", kind.memory_bandwidth},
-                            {"link", kind.link ? Json(*kind.link) : Json()},
-                            {"launch_latency", kind.launch_latency},
-                            {"bf16_as", std::string(to_string(kind.bf16_as))},
-                            {"sustained", rates}});
+    listing.add({name,
+                 to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)}),
+                 to_string(BytesPerSecond{kind.memory_bandwidth}),
+                 kind.link ? to_string(BytesPerSecond{*kind.link}) : "-",
+                 rate_text(kind, DType::kF32),
+                 bf16_text(kind),
+                 rate_text(kind, DType::kF16)},
+                {{"name", name},
+                 {"memory_bytes", kind.memory_bytes},
+                 {"memory_bandwidth", kind.memory_bandwidth},
+                 {"link", kind.link ? Json(*kind.link) : Json()},
+                 {"launch_latency", kind.launch_latency},
+                 {"bf16_as", std::string(to_string(kind.bf16_as))},
+                 {"sustained", rates}});
   }
-  return listing;
 }
 
-Listing list_ops(const Session&) {
-  Listing listing{Table("op|rule|linear in")};
+void list_ops(const Session&, Listing& listing) {
   for (const Rule& rule : rules()) {
     const std::string pattern = rule.instance ? "depends on arguments" : std::string(rule.pattern);
-    listing.table.add({std::string(rule.op), pattern, std::string(rule.linear)});
-    listing.json.push_back({{"op", rule.op}, {"rule", pattern}, {"linear", rule.linear}});
+    listing.add({std::string(rule.op), pattern, std::string(rule.linear)},
+                {{"op", rule.op}, {"rule", pattern}, {"linear", rule.linear}});
   }
-  return listing;
 }
 
 struct Listed {
-  std::string name;
-  Listing (*list)(const Session& session);
+  const char* name;
+  std::string_view titles;
+  void (*list)(const Session& session, Listing& listing);
 };
-const std::vector<Listed>& listed() {
-  static const std::vector<Listed> all = {
-      {"strategies", list_strategies}, {"devices", list_devices}, {"ops", list_ops}};
-  return all;
-}
+constexpr Listed kListed[] = {
+    {"strategies", "strategy|what it does", list_strategies},
+    {"devices", "device|memory|bandwidth|link|sustained f32|bf16|f16", list_devices},
+    {"ops", "op|rule|linear in", list_ops}};
 
 }  // namespace
 
 std::function<void()> prepare_list(Arguments& arguments, Session& session) {
   std::vector<std::string> names;
-  for (const Listed& each : listed()) names.push_back(each.name);
-  auto what = std::make_shared<std::string>();
-  arguments.text("what",
-                 *what,
-                 fmt::format("{}", fmt::join(names, ", ")),
-                 {.required = true, .one_of = names});
-  return [what, &session] {
-    for (const Listed& each : listed()) {
+  for (const Listed& each : kListed) names.push_back(each.name);
+  auto what = std::make_shared<std::string>(), text = std::make_shared<std::string>();
+  arguments.text("what", *what, "The list to print", {.required = true, .one_of = names});
+  arguments.text("text", *text, "Only names that contain this: mm");
+  return [what, text, &session] {
+    for (const Listed& each : kListed) {
       if (each.name != *what) continue;
-      const Listing listing = each.list(session);
+      Listing listing{Table(each.titles), *text};
+      each.list(session, listing);
+      if (listing.table.empty())
+        throw Error(Blame::kCaller,
+                    fmt::format("medley list {}: found \"{}\", expected a part of a name{}",
+                                *what,
+                                *text,
+                                suggestion(*text, listing.names)));
       session.out << (session.json ? listing.json.dump(2) + "\n" : listing.table.text());
       if (!session.json && *what == "strategies")
         session.out << next_text(

@@ -29,12 +29,9 @@ std::optional<double> read_duration(const std::string& option, const std::string
   if (text.empty()) return std::nullopt;
   const std::optional<double> seconds = parse_quantity(text, Dimension::kDuration);
   if (!seconds || !(*seconds > 0))
-    throw Error(
-        Blame::kCaller,
-        fmt::format(
-            "{}: found \"{}\", expected a duration such as \"10 s\", \"90 min\" or \"36 h\"",
-            option,
-            text));
+    throw Error(Blame::kCaller,
+                option + ": found \"" + text +
+                    "\", expected a duration such as \"10 s\", \"90 min\" or \"36 h\"");
   return seconds;
 }
 

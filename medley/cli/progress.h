@@ -1,7 +1,6 @@
 #pragma once
 
-// A progress line on a terminal, shown after the first second and cleared at the end. Pipes and
-// files never contain it.
+// A progress line on a terminal, shown after two seconds and cleared at the end.
 
 #include <ostream>
 #include <string_view>
