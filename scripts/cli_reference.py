@@ -20,10 +20,10 @@ HEAD = """\
 `scripts/cli_reference.py` writes this page from the help texts. The [tour](tour.md) shows the verbs
 in the order of use.
 
-All verbs take `--help`, and `--json` to print JSON. The verbs from `plan` to `list` also take
-`--catalogue`, the directory of a device catalogue instead of our own. `probe`, `profile` and
-`train` take `--interface NAME`, the network interface of the processes, by default the one to the
-master. These options are left out below.
+All verbs take `--help`, and `--json` to print JSON. The verbs under *Plan* and *Inspect*, except
+`fits` and `report`, take `--catalogue`, the directory of a device catalogue instead of our own.
+`probe`, `profile` and `train` take `--interface NAME`, the network interface of the processes, by
+default the one to the master. These options are left out below.
 
 Exit codes: 0 success, 1 a bug of Medley, 2 bad input, 3 a problem of the environment.
 """
@@ -68,21 +68,31 @@ def shortened(text: str, description: str) -> str:
     return usage + gap + rest
 
 
-def verbs(overview: str) -> list[tuple[str, str]]:
-    """Returns the name and the description of each verb in the output of `medley --help`."""
-    rows = [line for line in overview.splitlines() if line.startswith("  ")]
-    return [(row.split()[0], row.strip().partition(" ")[2].strip()) for row in rows]
+def verbs(overview: str) -> dict[str, list[tuple[str, str]]]:
+    """Returns name and description of the verbs of each group in the output of `medley --help`."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    group = ""
+    for line in overview.splitlines():
+        name, _, text = line.strip().partition(" ")
+        if line.startswith("  "):
+            found[group].append((name, text.strip()))
+        elif line.endswith(":"):
+            group = line[:-1]
+            found[group] = []
+    return found
 
 
 def page() -> str:
     """Returns the text of docs/cli.md."""
-    found = verbs(output_of(["--help"]))
-    lines = [HEAD, "| verb | |", "|---|---|"]
-    lines += [f"| [`{name}`](#{name}) | {text} |" for name, text in found]
-    for name, text in found:
+    groups = verbs(output_of(["--help"]))
+    lines = [HEAD]
+    for group, found in groups.items():
+        lines += [f"| {group} | |", "|---|---|"]
+        lines += [*(f"| [`{name}`](#{name}) | {text} |" for name, text in found), ""]
+    for name, text in (verb for found in groups.values() for verb in found):
         shown = shortened(output_of([name, "--help"]), text)
-        lines += ["", f"## {name}", "", "```text", shown, "```"]
-    return "\n".join(lines) + "\n"
+        lines += [f"## {name}", "", "```text", shown, "```", ""]
+    return "\n".join(lines)
 
 
 def main() -> int:

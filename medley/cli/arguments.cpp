@@ -17,6 +17,8 @@
 namespace medley {
 namespace {
 
+constexpr size_t kVerbColumn = 12;
+
 CLI::App& app_of(void* command) { return *static_cast<CLI::App*>(command); }
 
 void set_rules(CLI::App& app, CLI::Option* option, const ArgumentRules& rules) {
@@ -159,6 +161,8 @@ ArgumentParser::ArgumentParser(const std::string& name,
     : parser_(new Parser{CLI::App{help}}) {
   parser_->app.name(name);
   parser_->app.formatter(std::make_shared<Help>());
+  parser_->app.get_formatter()->column_width(kVerbColumn);
+  parser_->app.get_formatter()->label("SUBCOMMAND", "VERB");
   parser_->app.set_version_flag("--version", version);
   parser_->app.require_subcommand(1);
 }
@@ -166,10 +170,11 @@ ArgumentParser::ArgumentParser(const std::string& name,
 ArgumentParser::~ArgumentParser() = default;
 
 Arguments ArgumentParser::add_command(const std::string& name,
+                                      const std::string& group,
                                       const std::string& help,
                                       const std::string& footer) {
   CLI::App* command = parser_->app.add_subcommand(name, help);
-  command->footer(footer);
+  command->group(group)->footer(footer)->formatter(std::make_shared<Help>());
   return Arguments(command);
 }
 

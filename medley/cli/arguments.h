@@ -57,7 +57,9 @@ class ArgumentParser {
   ArgumentParser(const std::string& name, const std::string& help, const std::string& version);
   ~ArgumentParser();
 
+  // `group`: the heading of the command in --help.
   Arguments add_command(const std::string& name,
+                        const std::string& group,
                         const std::string& help,
                         const std::string& footer);
 

@@ -19,6 +19,44 @@ namespace {
 
 constexpr const char* kVersion = "medley " MEDLEY_VERSION;
 
+constexpr Verb kVerbs[] = {
+    {"plan",
+     "Plan",
+     "Find a plan for a graph on a cluster",
+     "medley plan g.graph cluster.yaml --global-batch 64 -o plan.json",
+     prepare_plan},
+    {"compare",
+     "Plan",
+     "Compare the plans of all strategies: step time, memory, traffic",
+     "medley compare g.graph cluster.yaml --global-batch 64",
+     prepare_compare},
+    {"explain",
+     "Inspect",
+     "Explain a plan: its devices, rows, sharding, memory and times",
+     "medley explain plan.json --graph g.graph --cluster cluster.yaml --expanded",
+     prepare_explain},
+    {"simulate",
+     "Inspect",
+     "Simulate a step of a plan: times, traffic, memory",
+     "medley simulate g.graph cluster.yaml plan.json --trace trace.json",
+     prepare_simulate},
+    {"memory",
+     "Inspect",
+     "Show the memory of each device at its peak, by use",
+     "medley memory g.graph cluster.yaml plan.json",
+     prepare_memory},
+    {"check",
+     "Inspect",
+     "Verify graphs, clusters and plans, and that they fit together",
+     "medley check g.graph cluster.yaml plan.json",
+     prepare_check},
+    {"list",
+     "Inspect",
+     "List strategies, devices of the catalogue, or ops with their rules",
+     "medley list strategies",
+     prepare_list},
+};
+
 int run_verb(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
   static const Additions none;
   Session session{surroundings.out,
@@ -29,10 +67,9 @@ int run_verb(const std::vector<std::string>& arguments, const Surroundings& surr
                   surroundings.terminal};
   ArgumentParser parser("medley", "Trains one PyTorch model on unequal accelerators.", kVersion);
   std::map<std::string_view, std::function<void()>> bodies;
-  for (const Verb& verb : verbs()) {
-    Arguments arguments_of = parser.add_command(std::string(verb.name),
-                                                std::string(verb.help),
-                                                fmt::format("Example:\n  {}", verb.example));
+  for (const Verb& verb : kVerbs) {
+    Arguments arguments_of = parser.add_command(
+        verb.name, verb.group, verb.help, fmt::format("Example:\n  {}", verb.example));
     arguments_of.text(
         "--catalogue", session.catalogue, "Directory of the device catalogue instead of our own");
     arguments_of.flag("--json", session.json, "Print JSON");
@@ -43,40 +80,6 @@ int run_verb(const std::vector<std::string>& arguments, const Surroundings& surr
 }
 
 }  // namespace
-
-const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all = {
-      {"plan",
-       "Find a plan for a graph on a cluster",
-       "medley plan g.graph cluster.yaml --global-batch 64 -o plan.json",
-       prepare_plan},
-      {"compare",
-       "Compare the plans of all strategies: step time, memory, traffic",
-       "medley compare g.graph cluster.yaml --global-batch 64",
-       prepare_compare},
-      {"explain",
-       "Explain a plan: its devices, rows, sharding, memory and times",
-       "medley explain plan.json --graph g.graph --cluster cluster.yaml --expanded",
-       prepare_explain},
-      {"simulate",
-       "Simulate a step of a plan: times, traffic, memory",
-       "medley simulate g.graph cluster.yaml plan.json --trace trace.json",
-       prepare_simulate},
-      {"memory",
-       "Show the memory of each device at its peak, by use",
-       "medley memory g.graph cluster.yaml plan.json",
-       prepare_memory},
-      {"check",
-       "Verify graphs, clusters and plans, and that they fit together",
-       "medley check g.graph cluster.yaml plan.json",
-       prepare_check},
-      {"list",
-       "List strategies, devices of the catalogue, or ops with their rules",
-       "medley list strategies",
-       prepare_list},
-  };
-  return all;
-}
 
 int run_cli(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
   PrintableStream out(surroundings.out), err(surroundings.err);
@@ -104,9 +107,9 @@ int run_cli(const std::vector<std::string>& arguments, const Surroundings& surro
   }
 }
 
-std::vector<std::pair<std::string, std::string>> cli_verbs() {
-  std::vector<std::pair<std::string, std::string>> result;
-  for (const Verb& verb : verbs()) result.emplace_back(verb.name, verb.help);
+std::vector<VerbHelp> cli_verbs() {
+  std::vector<VerbHelp> result;
+  for (const Verb& verb : kVerbs) result.emplace_back(verb.name, verb.group, verb.help);
   return result;
 }
 

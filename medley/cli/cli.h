@@ -1,11 +1,11 @@
 #pragma once
 
-// The commands that need no PyTorch, as a library function. The program `medley` (module `command`)
-// and the Python entry point are thin layers around it.
+// The commands that need no PyTorch, for the program (module `command`) and the Python entry point.
 
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "medley/base/files.h"
@@ -27,7 +27,8 @@ struct Surroundings {
 // Runs a command and returns its exit code. `arguments`: without the program name. Throws nothing.
 int run_cli(const std::vector<std::string>& arguments, const Surroundings& surroundings);
 
-// Returns names and one line of help of all verbs, in the order of --help.
-std::vector<std::pair<std::string, std::string>> cli_verbs();
+// Returns name, group and one line of help of all verbs, in the order of --help.
+using VerbHelp = std::tuple<std::string, std::string, std::string>;
+std::vector<VerbHelp> cli_verbs();
 
 }  // namespace medley

@@ -57,8 +57,11 @@ class Cli : public ::testing::Test {
 // The set of commands is part of the interface, and each describes its use.
 TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
   std::vector<std::string> names;
-  for (const auto& [name, help] : cli_verbs()) {
+  const std::string all = run({"--help"}).out;
+  for (const auto& [name, group, help] : cli_verbs()) {
     names.push_back(name);
+    EXPECT_THAT(all, HasSubstr(fmt::format("\n\n{}:\n", group)));
+    EXPECT_THAT(all, HasSubstr(fmt::format("\n  {:<10}{}\n", name, help)));
     const Result result = run({name, "--help"});
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("Example:\n  medley " + name + " "));

@@ -1,10 +1,9 @@
 #pragma once
 
-// The table of commands. A new one is a function with a row, and a golden case.
+// The commands. A new one is a function with a row in cli.cpp, and a golden case.
 
 #include <functional>
-#include <string_view>
-#include <vector>
+#include <string>
 
 #include "medley/cli/arguments.h"
 #include "medley/cli/cli.h"
@@ -21,13 +20,13 @@ struct Session {
 };
 
 struct Verb {
-  std::string_view name;
-  std::string_view help;
-  std::string_view example;  // an actual command line
+  const char* name;
+  const char* group;  // in --help
+  const char* help;
+  const char* example;  // an actual command line
   // Adds arguments and options. The result runs after parsing.
   std::function<void()> (*prepare)(Arguments& arguments, Session& session);
 };
-const std::vector<Verb>& verbs();
 
 std::function<void()> prepare_plan(Arguments& arguments, Session& session);
 std::function<void()> prepare_compare(Arguments& arguments, Session& session);

@@ -1,8 +1,8 @@
 // The commands of the core, for the Python entry point.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -51,5 +51,5 @@ void init_cli(nb::module_& m) {
         "Runs a command of the core, its name first; returns the exit code.");
   m.def("cli_verbs",
         &medley::cli_verbs,
-        "Returns name and help of the commands that run_cli() knows.");
+        "Returns name, group and help of the commands that run_cli() knows.");
 }

@@ -129,7 +129,7 @@ ERRORS = [
     "launch hap.json a_script_that_is_not_there_in_this_folder.py --emulate nothing.yaml",
     "nothing",
 ]
-HELP = [f"{verb} --help" for verb, _ in cli._core.cli_verbs()]
+HELP = [f"{verb} --help" for verb, _, _ in cli._core.cli_verbs()]
 HELP += [f"{verb.name} --help" for verb in cli._all_verbs()] + ["--help"]
 
 
@@ -160,6 +160,24 @@ def test_verbs_end_with_the_next_command(
     check_text(text)
     last = text[text.rindex("Next: ") :].splitlines()
     assert all(line.startswith(("Next: ", "  or: ", "      ")) for line in last), text
+
+
+def test_the_help_has_every_verb_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", capsys.readouterr().out, re.M)
+    assert [name for name, _ in groups] == list(cli._GROUPS)
+    shown = [row.split()[0] for _, rows in groups for row in rows.splitlines()]
+    verbs = [name for name, _, _ in cli._core.cli_verbs()]
+    assert sorted(shown) == sorted([*verbs, *(verb.name for verb in cli._all_verbs())])
+
+
+def test_the_core_shows_its_verbs_as_the_package_does(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["--help"])
+    rows = capsys.readouterr().out.splitlines()
+    assert cli._core.run_cli(["--help"], "") == 0
+    _, _, groups = capsys.readouterr().out.partition("\nPlan:\n")
+    shown = [line for line in groups.splitlines() if line.startswith("  ")]
+    assert len(shown) == len(cli._core.cli_verbs()) and not set(shown) - set(rows)
 
 
 @pytest.mark.parametrize("words", [*OTHERS, *HELP])

@@ -19,11 +19,13 @@ from medley.cluster import catalogue
 
 _CALLERS, _WORLDS = 2, 3
 _PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # as in pyproject.toml
+_GROUPS = ("Prepare", "Plan", "Inspect", "Run")  # of verbs, in this order
 
 VERBS = [
     verb_of(
         "medley.cli.capture",
         "capture",
+        "Prepare",
         "Capture a model as a graph",
         "medley capture medley_extras.models:gpt --batch 4x32 -o g.graph",
         ends_at_once=True,
@@ -31,6 +33,7 @@ VERBS = [
     verb_of(
         "medley.cli.launch",
         "launch",
+        "Run",
         "Run a training script, one process per device of a plan",
         "medley launch plan.json train.py --epochs 3",
     ),
@@ -77,12 +80,15 @@ def _find(name: str, option: str = "") -> Verb | None:
 
 
 def _help() -> str:
-    rows = [*_core.cli_verbs(), *((verb.name, verb.help) for verb in _all_verbs())]
-    width = max(len(name) for name, _ in rows)
-    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+    rows = [*_core.cli_verbs(), *((verb.name, verb.group, verb.help) for verb in _all_verbs())]
+    width = max(len(name) for name, _, _ in rows)
+    lines = ""
+    for heading in _GROUPS:
+        found = [f"  {name:<{width}}  {text}\n" for name, group, text in rows if group == heading]
+        lines += f"{heading}:\n{''.join(found)}\n"
     return (
-        "Trains one PyTorch model on unequal accelerators.\n\nusage: medley VERB [ARGUMENTS]\n\n"
-        f"{lines}\n\n"
+        "Trains one PyTorch model on unequal accelerators.\nUsage: medley [OPTIONS] VERB\n\n"
+        f"{lines}"
         "`medley VERB --help` lists the arguments, with an example. Exit codes: 0, 1 a bug of\n"
         "Medley, 2 bad input, 3 the environment."
     )
@@ -93,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else _CALLERS
-    known = [name for name, _ in _core.cli_verbs()]
+    known = [name for name, _, _ in _core.cli_verbs()]
     if arguments[0] not in known and (verb := _find(*arguments[:2])) is not None:
         options = _parser_of(verb).parse_args(list(arguments[1:]))
         interface = vars(options).pop("interface", None)
@@ -113,7 +119,7 @@ def command() -> int:
     faster than run_cli(), because it has its own allocator. An interrupt ends it immediately."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else ""
-    is_of_core = name in dict(_core.cli_verbs())
+    is_of_core = name in [known for known, _, _ in _core.cli_verbs()]
     if is_of_core and (path := program()) is not None:
         extras.before(name, arguments[1:])
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python

@@ -16,10 +16,11 @@ class Verb(NamedTuple):
     """A command: adds its arguments to a parser, then runs. Returns the exit code.
 
     Example:
-        Verb("size", "print the size of a plan", "medley size plan.json", prepare, command)
+        Verb("size", "Inspect", "Print the size", "medley size plan.json", prepare, command)
     """
 
     name: str
+    group: str  # of `medley --help`
     help: str
     example: str
     prepare: Callable[[argparse.ArgumentParser], None]
@@ -30,7 +31,7 @@ class Verb(NamedTuple):
     ends_at_once: bool = False
 
 
-def verb_of(module: str, name: str, help: str, example: str, **more: bool) -> Verb:
+def verb_of(module: str, name: str, group: str, help: str, example: str, **more: bool) -> Verb:
     """Returns the verb of a module with the functions prepare(parser) and command(arguments). The
     module is imported at first use."""
 
@@ -40,7 +41,7 @@ def verb_of(module: str, name: str, help: str, example: str, **more: bool) -> Ve
     def run(arguments: argparse.Namespace) -> int:
         return int(importlib.import_module(module).command(arguments))
 
-    return Verb(name, help, example, prepare, run, **more)
+    return Verb(name, group, help, example, prepare, run, **more)
 
 
 def print_next(*commands: Sequence[str]) -> None:
