@@ -386,9 +386,9 @@ Plan with_mixed_stages(Request request, std::vector<DevicePool> pools, Plan best
   const std::vector<double> shares = speeds_of(request, devices);
   for (size_t d = 0; d < devices.size(); ++d) speeds[devices[d]] = shares[d];
   int64_t least = best.bound->least_ns;  // bound over all searches
-  request.listener.proved = [&least, told = request.listener.proved](Nanoseconds proved) {
+  request.listener.proved = [&least, publish = request.listener.proved](Nanoseconds proved) {
     least = std::min(least, proved.value);
-    if (told) told(proved);
+    if (publish) publish(proved);
   };
   for (bool gains = true; gains;) {
     gains = false;

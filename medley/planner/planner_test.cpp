@@ -300,10 +300,10 @@ TEST_F(Planner, RequestsThatMakeNoSense) {
 TEST_F(Planner, HapSearchesNoFurtherWhereWhatHoldsLeastDoesNotFit) {
   cluster = two_and_two(2e3);
   Request asked = request("hap", 64);
-  std::set<std::string> told;
-  asked.listener.progress = [&](std::string_view what, size_t, size_t) { told.emplace(what); };
+  std::set<std::string> messages;
+  asked.listener.progress = [&](std::string_view what, size_t, size_t) { messages.emplace(what); };
   EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(asked)));
-  EXPECT_THAT(told, ElementsAre("hap with 1 micro-batches", "hap: what holds least"));
+  EXPECT_THAT(messages, ElementsAre("hap with 1 micro-batches", "hap: what holds least"));
 }
 
 // There are as many pools as devices: they are searched as one, with an equally good result.
@@ -338,16 +338,17 @@ TEST_F(Planner, ExceptionOfProgressEndsPlanning) {
   struct Interrupted {};
   for (const std::string strategy : {"auto", "hap", "hap-even", "harp", "megatron"}) {
     Request asked = request(strategy, 64);
-    size_t told = 0;
-    asked.listener.progress = [&](std::string_view, size_t, size_t) { ++told; };
+    size_t reports = 0;
+    asked.listener.progress = [&](std::string_view, size_t, size_t) { ++reports; };
     (void)plan(asked);
-    ASSERT_GT(told, 0u) << strategy;
-    for (size_t last = 1; last <= told; ++last) {
+    ASSERT_GT(reports, 0u) << strategy;
+    for (size_t last = 1; last <= reports; ++last) {
       size_t now = 0;
       asked.listener.progress = [&](std::string_view, size_t, size_t) {
         if (++now == last) throw Interrupted();
       };
-      EXPECT_THROW((void)plan(asked), Interrupted) << strategy << " at " << last << " of " << told;
+      EXPECT_THROW((void)plan(asked), Interrupted)
+          << strategy << " at " << last << " of " << reports;
       EXPECT_EQ(now, last);
     }
   }

@@ -49,11 +49,11 @@ double first_of(const Buffer& buffer) { return to_tensor(buffer)[0].item<double>
 
 // Its GPU adds 10 on the way to the host and 100 on the way back; it reaches `slow` on request.
 struct Gpu {
-  std::promise<void> told;
+  std::promise<void> released;
   HostCopier copier;
 
   Gpu() {
-    copier.to_host = [ready = std::shared_future<void>(told.get_future())](Tensors given) {
+    copier.to_host = [ready = std::shared_future<void>(released.get_future())](Tensors given) {
       const bool slow = first_of(to_buffer(given.at(0))) == 1;
       return [=]() {
         if (slow) ready.wait();
@@ -78,7 +78,7 @@ TEST(HostTransport, SendsArePostedInOrderOnceReady) {
       transport->post(exchange("gradient_sync", {}, CommunicationKind::kGradientSync));
   EXPECT_THAT(posted, ElementsAre("received"));
   EXPECT_TRUE(received->wait().empty());
-  gpu.told.set_value();
+  gpu.released.set_value();
   EXPECT_EQ(first_of(fast->wait().at(0)), 113);
   const auto both = slow->wait();
   EXPECT_EQ(first_of(both.at(0)), 111);

@@ -98,7 +98,7 @@ class _Save:
     write_plans: list[_core.WritePlan]
     writers: list[_runtime.StateWriter]  # until this process has reported its files
     is_beside: bool  # training runs meanwhile
-    told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
+    reports: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
     commit: Future[str] | None = None
 
 
@@ -193,7 +193,7 @@ class Saver:
         if save is None:
             return
         self._tell_when_done(save)
-        if self._is_first and save.commit is None and self._have_all_told(save):
+        if self._is_first and save.commit is None and self._have_all_reported(save):
             self._pool = self._pool or ThreadPoolExecutor(1)
             save.commit = self._pool.submit(self._complete, save)
 
@@ -204,7 +204,7 @@ class Saver:
         if save is None:
             return ""
         self._write_rest(save)
-        while self._is_first and not self._have_all_told(save):
+        while self._is_first and not self._have_all_reported(save):
             self._check_others()
             time.sleep(_LOOK_AGAIN_SECONDS)
         self._save, self._waits = None, save
@@ -268,30 +268,30 @@ class Saver:
         text = _written(save)
         save.writers = []
         if self._job is None:
-            save.told[0] = text
+            save.reports[0] = text
         else:
             exchange.store().set(f"{save.key}/{self._job.rank}", text)
 
-    def _have_all_told(self, save: _Save) -> bool:
+    def _have_all_reported(self, save: _Save) -> bool:
         if self._job is None:
-            return bool(save.told)
+            return bool(save.reports)
         for rank in range(self._job.size):
-            if rank not in save.told:
+            if rank not in save.reports:
                 text = exchange.store().get(f"{save.key}/{rank}")
                 if text is None:
                     return False
-                save.told[rank] = text
+                save.reports[rank] = text
         return True
 
     def _complete(self, save: _Save) -> str:
         """Completes a checkpoint from the files of all processes. Returns the reason why it cannot,
         or ""."""
         step = save.state["step"]
-        told = [json.loads(save.told[rank]) for rank in sorted(save.told)]
-        error = next((each["error"] for each in told if each["error"]), "")
+        reports = [json.loads(save.reports[rank]) for rank in sorted(save.reports)]
+        error = next((each["error"] for each in reports if each["error"]), "")
         try:
             if not error:
-                files = [tuple(file) for each in told for file in each["files"]]
+                files = [tuple(file) for each in reports for file in each["files"]]
                 manifest = _core.Manifest(save.write_plans, save.state, files)
                 manifest.commit(save.folder)
                 self._note(save.folder, step)

@@ -89,21 +89,21 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     before = trainer.session.begin_fit(steps)
     begun = trainer.steps
     begun_at = time.monotonic()
-    told = Told(trainer, order, settings, steps)
+    reporter = Reporter(trainer, order, settings, steps)
     metrics = None
 
     def evaluate_and_save() -> None:
-        if told.is_evaluating():
-            told.evaluate()
+        if reporter.is_evaluating():
+            reporter.evaluate()
         done = trainer.steps
         if done != steps and _is_due(done, settings.save_every):
             per_step = (time.monotonic() - begun_at) / max(1, done - begun)
             spread = _SPREAD * settings.save_every * per_step
             _save(trainer, order, settings, wait=False, spread=spread)
 
-    with told, Interrupt(trainer) as interrupt:
+    with reporter, Interrupt(trainer) as interrupt:
         if before is not None:
-            told.step(before)
+            reporter.step(before)
             evaluate_and_save()
         batches = order.batches(begun, settings.epochs if settings.steps is None else None)
         stopped = False
@@ -120,16 +120,16 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
                     f"step {trainer.steps}: found a loss of {metrics.loss}, expected a finite one: "
                     "a smaller learning rate, a warmup or max_norm may help"
                 )
-            told.step(metrics)
+            reporter.step(metrics)
             evaluate_and_save()
         trainer.session.end_fit()
         if order.has_ended and trainer.is_first:
             say(f"the loader has no more batches: training ends after {trainer.steps} steps")
-        if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
-            told.evaluate()
+        if settings.evaluate is not None and not stopped and reporter.evaluated_at != trainer.steps:
+            reporter.evaluate()
         if trainer.steps > begun or before is not None:
             _save(trainer, order, settings, wait=settings.must_save)
-        fitted = Fitted(trainer.steps, stopped, told.evaluated, metrics)
+        fitted = Fitted(trainer.steps, stopped, reporter.evaluated, metrics)
         try:
             if settings.at_end is not None:
                 settings.at_end(fitted)
@@ -208,7 +208,7 @@ class Order:
             epoch, first = epoch + 1, max(0, first - found)
 
 
-class Told:
+class Reporter:
     """Reports to callbacks and metrics.jsonl in the current first process."""
 
     def __init__(
@@ -225,7 +225,7 @@ class Told:
         self._every = min(bars, default=0)
         self.evaluated_at, self.evaluated = trainer.session.last_evaluation() or (-1, {})
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> Reporter:
         if self._trainer.is_first and not job.joins_later():
             if self._file is not None:
                 self._file.begin(self._trainer.steps)
@@ -251,8 +251,8 @@ class Told:
         ):
             cursor = self._order.cursor(metrics.step)
             place = {} if cursor is None else {"epoch": cursor.epoch, "batch": cursor.batch}
-            told = dataclasses.replace(metrics, outputs=scalars_of(metrics.outputs))
-            self._file.write({**dataclasses.asdict(told), **place, "step": done}, first)
+            shown = dataclasses.replace(metrics, outputs=scalars_of(metrics.outputs))
+            self._file.write({**dataclasses.asdict(shown), **place, "step": done}, first)
         if not first:
             return
         if not self._has_begun:  # the former first process is lost

@@ -72,8 +72,8 @@ class LengthDims:
         if not found:
             return self.planned
         if len(found) > 1:
-            told = ", ".join(f"{where} of length {length}" for length, where in found.items())
-            raise ValueError(f"found {told}, expected one length")
+            places = ", ".join(f"{where} of length {length}" for length, where in found.items())
+            raise ValueError(f"found {places}, expected one length")
         ((length, where),) = found.items()
         if not 0 < length <= self.planned:
             raise ValueError(

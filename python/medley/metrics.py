@@ -74,7 +74,7 @@ def scalars_of(outputs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in outputs.items() if not isinstance(value, Tensor)}
 
 
-def told_by(metrics: Metrics) -> Given:
+def sent_part(metrics: Metrics) -> Given:
     """Returns the part of a step's results that is sent to other processes: scalars only."""
     return Given(metrics.loss, metrics.grad_norm, scalars_of(metrics.outputs))
 

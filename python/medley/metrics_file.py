@@ -46,8 +46,8 @@ class MetricsFile:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(fields) + "\n")
         except OSError as error:  # a full disk does not end training
-            told = unwritable(self._path, error) if error.errno else error
-            say(f"{told}; training goes on")
+            problem = unwritable(self._path, error) if error.errno else error
+            say(f"{problem}; training goes on")
 
     def _begin(self, until: float) -> None:
         """Keeps the lines written up to a step, and appends the missing ones of the last lines."""

@@ -43,7 +43,7 @@ class Sizes:
         self._counts: list[int] = []
         self._have_own = False
         self._read = 0  # number of batches
-        self._told = ""  # key under which all publish a digest of the last batch; "": none
+        self._digest_key = ""  # key under which all publish a digest of the last batch; "": none
 
     def number(self, batch: StepBatch) -> int:
         """Returns the number of the program for a batch of this size. In a job all processes
@@ -87,11 +87,11 @@ class Sizes:
             return rows
         if (rows == most and most not in counts) or (self._have_own and rows in (mine, most)):
             return most
-        told = json.dumps([rows, digest() if rows == mine != most else ""])
+        message = json.dumps([rows, digest() if rows == mine != most else ""])
         with exchange.together(self.run, "step() of a part of a batch"):
-            all_told = exchange.texts(told)
-        found = [json.loads(each)[0] for each in all_told]
-        if len(set(all_told)) == 1 or (set(found) == {rows} and found != counts):
+            messages = exchange.texts(message)
+        found = [json.loads(each)[0] for each in messages]
+        if len(set(messages)) == 1 or (set(found) == {rows} and found != counts):
             return rows
         self._have_own = found == counts
         if all(each in (most, own) for each, own in zip(found, counts, strict=True)):
@@ -114,12 +114,12 @@ class Sizes:
         given = next((dim.size(each) // dim.elements for each, dim in tensors.values()), rows)
         have = range(rows) if given == rows else self.own_rows(rows)
         text = same_rows.fingerprint(tensors, have, self._program(size, None).reads(self._rank))
-        self._told = exchange.new_key("read")
-        exchange.store().set(f"{self._told}/{self._rank}", text)
+        self._digest_key = exchange.new_key("read")
+        exchange.store().set(f"{self._digest_key}/{self._rank}", text)
 
     def _compare(self) -> None:
         """Compares the digests published before the last step."""
-        key, self._told = self._told, ""
+        key, self._digest_key = self._digest_key, ""
         if not key:
             return
         ranks = range(len(self._planned.devices))

@@ -81,10 +81,10 @@ class OfSession:
         self, folder: str | os.PathLike[str], exact: bool, parameters_only: bool
     ) -> Checkpoint | None:
         whole, path = self.session.whole, os.fspath(folder)
-        told = self.session.once(Kind.LOAD, lambda: whole.read(path, exact, parameters_only))
-        if told is None:
+        loaded = self.session.once(Kind.LOAD, lambda: whole.read(path, exact, parameters_only))
+        if loaded is None:
             return None
-        found, step, rows, data, counts = told
+        found, step, rows, data, counts = loaded
         for engine in whole.engines.values():
             engine.resets.clear()
         self.session.begin_at(counts, found)

@@ -292,7 +292,7 @@ def test_a_node_passes_sigterm_on_and_lets_all_save() -> None:
     ("code", "said", "ports"),
     [(0, [], 1), (130, ["requeued"], 1), (143, ["requeued"], 1), (3, [], 3)],
 )
-def test_a_slurm_job_is_queued_again_when_it_was_told_to_stop(
+def test_a_slurm_job_is_queued_again_after_a_request_to_stop(
     folder: Path, code: int, said: list[str], ports: int
 ) -> None:
     write("slurm")

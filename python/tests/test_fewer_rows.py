@@ -190,7 +190,7 @@ class Job:
     """Processes that compute these numbers of rows of a whole batch of six."""
 
     def __init__(self, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[list[str]] = [[] for _ in counts]  # by rank
+        self.published: list[list[str]] = [[] for _ in counts]  # by rank
         self.asked = 0  # exchanges
         self.sizes = [Sizes(self, None, Size(ROWS, 0), rank, None) for rank in range(len(counts))]  # type: ignore[arg-type]
         for each in self.sizes:

@@ -28,22 +28,22 @@ class Noted(Callback):
     """Records the events that it receives."""
 
     def __init__(self, stop_after: int = 0) -> None:
-        self.told: list[Any] = []
+        self.events: list[Any] = []
         self._stop_after = stop_after
 
     def begin(self, trainer: medley.Trainer, steps: int | None) -> None:
-        self.told.append(("begin", steps))
+        self.events.append(("begin", steps))
 
     def step(self, metrics: Metrics) -> None:
-        self.told.append(metrics.step)
+        self.events.append(metrics.step)
         if metrics.step + 1 == self._stop_after:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        self.told.append((steps, sorted(found)))
+        self.events.append((steps, sorted(found)))
 
     def end(self) -> None:
-        self.told.append("end")
+        self.events.append("end")
 
 
 def rows(count: int) -> list[dict[str, Tensor]]:
@@ -85,7 +85,7 @@ def test_steps_are_reported_once_and_saved(tmp_path: Path) -> None:
         callbacks=[noted],
     )
     found = ["accuracy", "loss", "right"]
-    assert noted.told == [("begin", 6), 0, 1, 2, 3, (4, found), 4, 5, (6, found), "end"]
+    assert noted.events == [("begin", 6), 0, 1, 2, 3, (4, found), 4, 5, (6, found), "end"]
     assert (fitted.steps, fitted.interrupted) == (6, False)
     assert fitted.evaluated == made.evaluate(medley.Loader(made.plan, HELD_OUT))
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == [
@@ -121,7 +121,7 @@ def test_one_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
         loader_of(again), epochs=2, output=tmp_path, evaluate=lambda: held_out, callbacks=[noted]
     )
     assert (fitted.steps, fitted.interrupted, fitted.evaluated) == (6, False, held_out)
-    assert noted.told == [("begin", 6), 4, 5, (6, ["held_out_loss"]), "end"]
+    assert noted.events == [("begin", 6), 4, 5, (6, ["held_out_loss"]), "end"]
     for name, value in state(whole).items():
         assert torch.equal(value, state(again)[name]), name
     done = trainer()

@@ -110,7 +110,7 @@ def test_a_record_is_made_once() -> None:
 
 
 def test_all_records_are_exported() -> None:
-    assert set(RESULTS) == {kind for kind in Kind if kind.replay is Replay.TOLD}
+    assert set(RESULTS) == {kind for kind in Kind if kind.replay is Replay.SHARED}
     journal = with_steps(4)
     for kind, value in RESULTS.items():
         journal.record(kind, (0, 3), 1, value)

@@ -100,7 +100,7 @@ def test_patches_and_grids_are_padded_by_row_and_back() -> None:
         assert torch.equal(value, batch[name])
 
 
-def test_grids_that_do_not_fit_are_told() -> None:
+def test_grids_that_do_not_fit_are_refused() -> None:
     model, batch = MODELS["qwen2_vl"]([1, 0, 2])
     with pytest.raises(ValueError, match="all tokens of a picture in one row"):
         medley.capture(model, {**batch, "image_grid_thw": batch["image_grid_thw"].flip(0)})

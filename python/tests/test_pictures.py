@@ -123,7 +123,7 @@ def test_pictures_are_padded_by_row_and_back() -> None:
     assert filled["pixel_values"].shape == (6, 3, 2, 2)
 
 
-def test_pictures_that_do_not_fit_are_told() -> None:
+def test_pictures_that_do_not_fit_are_refused() -> None:
     pictures = Pictures(PICTURE).of(_batch([1, 0, 1]))
     with pytest.raises(ValueError, match="found a row of 2 pictures, expected at most the 1"):
         pictures.padded(_batch([2, 0, 1]), {})

@@ -247,9 +247,9 @@ def test_a_tensor_with_its_rows_elsewhere_is_named() -> None:
 
     with pytest.raises(ValueError) as caught:
         medley.capture(Wrong(), _places(7, 5))
-    told = str(caught.value)
-    assert "batch['position_ids'] is [3, 7, 5]" in told, told
-    assert "rows={'position_ids': 1}" in told and "x.shape[0]" not in told
+    message = str(caught.value)
+    assert "batch['position_ids'] is [3, 7, 5]" in message, message
+    assert "rows={'position_ids': 1}" in message and "x.shape[0]" not in message
 
 
 def test_fewer_rows_evaluation_and_a_loader() -> None:

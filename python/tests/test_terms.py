@@ -67,6 +67,7 @@ OLD = [
         (".cpp",),
     ),
     (r"\bdef test_(?:who|whoever|what|nobody|somebody)_", "a claim", (".py",)),
+    (r"\btold\b", "reported, published, message", (".cpp", ".h")),
 ]
 
 

@@ -91,10 +91,10 @@ class Evaluated(medley.Callback):
     """Stores the events that it receives."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, float]] = []
+        self.reported: list[tuple[int, float]] = []
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        self.told.append((steps, next(iter(found.values()))))
+        self.reported.append((steps, next(iter(found.values()))))
 
 
 def is_now(trainer: medley.Trainer, steps: int) -> bool:
@@ -146,7 +146,7 @@ def main(folder: Path, plan: str, killed: int, by_function: bool) -> None:
         output=folder / "run",
         callbacks=callbacks,
     )
-    seen: dict[str, Any] = {**dataclasses.asdict(fitted), "told": evaluated.told}
+    seen: dict[str, Any] = {**dataclasses.asdict(fitted), "reported": evaluated.reported}
     # An elastic run takes short ones from a Loader only.
     short = [] if killed else [{name: value[:3] for name, value in batch.items()}]
     seen["steps of whole batches"] = [trainer.step(each).loss for each in (batch, *short)]

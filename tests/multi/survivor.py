@@ -54,7 +54,7 @@ STATE = ("parameter", "state", "buffer")
 SAVING: dict[str, tuple[Any, str, bool]] = {
     "begun": (checkpoint.Saver, "begin", True),
     "written": (checkpoint, "_written", False),  # before the others know of it
-    "told": (checkpoint, "_written", True),
+    "reported": (checkpoint, "_written", True),
     "complete": (checkpoint.Saver, "_complete", False),  # the first process
     "committed": (checkpoint.Saver, "_note", True),  # the first process
     "optimizer": (torch_state, "read", False),  # in a load

@@ -384,7 +384,7 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
         {"device": DEVICES[2], "step": 2},
         pytest.param({"device": DEVICES[2], "step": 2, "saving": "begun"}, marks=NIGHTLY),
         {"device": DEVICES[0], "step": 2, "saving": "begun"},
-        pytest.param({"device": DEVICES[2], "step": 2, "saving": "told"}, marks=NIGHTLY),
+        pytest.param({"device": DEVICES[2], "step": 2, "saving": "reported"}, marks=NIGHTLY),
         pytest.param({"device": DEVICES[0], "step": 2, "saving": "committed"}, marks=NIGHTLY),
         pytest.param({"device": DEVICES[3], "step": 3, **FORWARD}, marks=NIGHTLY),
     ],
@@ -417,7 +417,7 @@ def test_restarted_process_does_not_repeat_reads(tmp_path: Path, graph: medley.G
 @pytest.mark.parametrize(
     ("every", "fault"),
     [
-        (1, {"step": 2, "saving": "told"}),
+        (1, {"step": 2, "saving": "reported"}),
         pytest.param(1, {"step": 3}, marks=NIGHTLY),
         (3, {"step": 3, **FORWARD}),
         pytest.param(3, {"step": 2, **FORWARD}, marks=NIGHTLY),

@@ -91,10 +91,10 @@ def check(folder: Path, graph: medley.Graph, devices: list[str], steps: int = ST
     """Asserts that all devices have the results of one device."""
     want = one_device(graph.text(), steps)
     assert distance(seen(folder), want) < 1e-10
-    told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in devices]
-    assert told[0]["evaluated"] == pytest.approx(want["evaluated"], rel=1e-10)
-    for each in told:
-        assert (each["evaluated"], each["steps"]) == (told[0]["evaluated"], steps)
+    results = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in devices]
+    assert results[0]["evaluated"] == pytest.approx(want["evaluated"], rel=1e-10)
+    for each in results:
+        assert (each["evaluated"], each["steps"]) == (results[0]["evaluated"], steps)
 
 
 # The first process plans and reports. The third batch is in progress.

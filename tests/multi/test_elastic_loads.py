@@ -50,8 +50,8 @@ def check(
     assert len(recoveries(folder)) == len(fault.keys() & {"device"})
     losses, state = one_device(graph.text())
     for device in devices:
-        told = json.loads((folder / f"{device.replace('/', '')}.json").read_text())
-        assert told == pytest.approx(losses, rel=1e-10), device
+        found = json.loads((folder / f"{device.replace('/', '')}.json").read_text())
+        assert found == pytest.approx(losses, rel=1e-10), device
     found = torch.load(folder / "seen.pt")
     trainer = training.alone(graph)
     assert trainer.load(folder / "saved-2").step == 6

@@ -257,13 +257,13 @@ def test_a_node_that_comes_back_is_taken_in_between_evaluations(
     nodes.bring_back(folder)
     offer = recoveries(folder)[-1]
     assert (offer["detected"], offer["members"], offer["back"]) == ("offer", DEVICES, 0)
-    told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in DEVICES]
-    for each in told:
-        assert each["evaluated"] == told[0]["evaluated"]
+    results = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in DEVICES]
+    for each in results:
+        assert each["evaluated"] == results[0]["evaluated"]
         assert each["steps"] == 20
-    generations = told[0]["generations"]
+    generations = results[0]["generations"]
     assert [len(each) for each in generations] == [evaluator.BATCHES] * 20
     assert {len(set(each)) for each in generations[1:]} == {1}
-    assert told[2]["generations"] == [
+    assert results[2]["generations"] == [
         each for each in generations if each[0] == offer["generation"]
     ]

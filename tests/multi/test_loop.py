@@ -96,11 +96,13 @@ def compare(
     for key in ("evaluated", "steps of whole batches"):
         assert got[0][key] == pytest.approx(want[0][key], rel=1e-10), key
     for kind in ("loss", "eval_loss"):
-        told, expected = (
+        reported, expected = (
             [(line["step"], line[kind]) for line in each[0]["lines"] if kind in line]
             for each in (got, want)
         )
-        assert told == [(step, pytest.approx(value, rel=1e-10)) for step, value in expected], kind
+        assert reported == [(step, pytest.approx(value, rel=1e-10)) for step, value in expected], (
+            kind
+        )
     for name, value in want[1].items():
         assert (got[1][name] - value).abs().max() <= 1e-10 * value.abs().max(), name
 
@@ -123,8 +125,10 @@ def test_one_that_loses_its_first_process_goes_on(
     elastic = ("-m", "medley", "launch", "--elastic", str(tmp_path / "plan.json"))
     got = run(tmp_path, *elastic, killed=killed)
     compare(got, want)
-    assert [steps for steps, _ in want[0]["told"]] == ([] if killed > 0 else [2, 4, 6])
-    assert got[0]["told"] == [pytest.approx(each, rel=1e-10) for each in want[0]["told"][1:]]
+    assert [steps for steps, _ in want[0]["reported"]] == ([] if killed > 0 else [2, 4, 6])
+    assert got[0]["reported"] == [
+        pytest.approx(each, rel=1e-10) for each in want[0]["reported"][1:]
+    ]
     assert (tmp_path / "killed").exists()
 
 

@@ -47,19 +47,19 @@ def test_race_of_processes(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     log = ["--elastic", "--elastic-log", str(tmp_path / "elastic.jsonl")]
     emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
     options = log if way == "elastic" else emulate
-    losses, last, told = train(tmp_path / "raced", "1000", *options)
+    losses, last, output = train(tmp_path / "raced", "1000", *options)
     expected, _, silent = train(tmp_path / "plain", "off")
     assert "verdict" not in silent
     for found, each in zip(losses, expected, strict=True):
         assert abs(found - each) <= 1e-10 * abs(each)
     rows = re.findall(
-        r"^\s*(?:\[.*\] )?(\S+(?: \d)?) +([\d.]+) ms +(\S+) (?:ms )?.* (\d+)  (.+)$", told, re.M
+        r"^\s*(?:\[.*\] )?(\S+(?: \d)?) +([\d.]+) ms +(\S+) (?:ms )?.* (\d+)  (.+)$", output, re.M
     )
     plans = json.loads((tmp_path / "race.json").read_text())["plans"]
     assert [(each["name"], str(each["steps"]), each["verdict"]) for each in plans] == [
         (name, steps, verdict) for name, _, _, steps, verdict in rows
     ]
     (chosen,) = (name for name, _, _, _, verdict in rows if verdict == "chosen")
-    assert chosen.partition(" ")[0] == last, told
+    assert chosen.partition(" ")[0] == last, output
     if way == "emulated":
         assert last != "data-parallel-even"

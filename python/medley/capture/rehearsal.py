@@ -321,9 +321,9 @@ def _check(seen: _Seen, moved: list[str]) -> None:
     before, after, later = seen.values[:3]
     if evolving := changes(after, later):
         (path, name) = evolving[0]
-        told = [_told(values.get((path, name))) for values in (before, after, later)]
+        shown = [_shown(values.get((path, name))) for values in (before, after, later)]
         raise CaptureError(
-            f"module {path!r}: every call changes self.{name}{_series(told)}: {_INSTEAD}"
+            f"module {path!r}: every call changes self.{name}{_series(shown)}: {_INSTEAD}"
         )
     if seen.carried:
         raise CaptureError(f"every call makes {seen.carried} from its value before: {_INSTEAD}")
@@ -343,19 +343,19 @@ def _check_places(rows: Sequence[int], first: Counter[str], other: Counter[str])
         )
 
 
-def _told(value: Any) -> str:
-    told = repr(value) if isinstance(value, (bool, int, float, str)) or value is None else ""
-    return told if len(told) < 40 else ""
+def _shown(value: Any) -> str:
+    shown = repr(value) if isinstance(value, (bool, int, float, str)) or value is None else ""
+    return shown if len(shown) < 40 else ""
 
 
-def _series(told: list[str]) -> str:
-    return f" ({', then '.join(told)})" if all(told) else ""
+def _series(shown: list[str]) -> str:
+    return f" ({', then '.join(shown)})" if all(shown) else ""
 
 
 def _unlike(first: list[_Op], second: list[_Op], changed: list[Any]) -> str:
     pairs = zip([*first, None], [*second, None], strict=False)
     one, two = next((a, b) for a, b in pairs if a != b)
-    told = ["nothing more" if op is None else f"{op.name} at {op.place}" for op in (one, two)]
+    shown = ["nothing more" if op is None else f"{op.name} at {op.place}" for op in (one, two)]
     literals = (
         ""
         if one is None or two is None or one.name != two.name
@@ -364,7 +364,7 @@ def _unlike(first: list[_Op], second: list[_Op], changed: list[Any]) -> str:
     where = "".join(f", self.{name} of module {path!r}" for path, name in changed[:3])
     reason = f"the first call changes {where[2:]}" if where else "a clock, a counter, a file?"
     return (
-        f"two calls on the same batch compute different things: {told[0]}, then {told[1]}"
+        f"two calls on the same batch compute different things: {shown[0]}, then {shown[1]}"
         f"{literals} ({reason}): {_INSTEAD}"
     )
 

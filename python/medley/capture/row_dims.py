@@ -133,10 +133,10 @@ def _ambiguous(ways: Sequence[Batch]) -> str:
         if a != b:
             return (
                 f"batch[{name!r}] is {list(tensor.shape)}: found a model that runs with its rows "
-                f"in {_told(a)} and in {_told(b)}: pass rows={{{name!r}: {a}}} or another dim"
+                f"in {_named(a)} and in {_named(b)}: pass rows={{{name!r}: {a}}} or another dim"
             )
     return ""
 
 
-def _told(dim: int | None) -> str:
+def _named(dim: int | None) -> str:
     return "no dim" if dim is None else f"dim {dim}"

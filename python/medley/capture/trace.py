@@ -213,8 +213,8 @@ def _explained(
 
 
 def _size_hint(batch: Batch, model: nn.Module) -> str:
-    if told := row_dims.hint(batch):
-        return told
+    if hint := row_dims.hint(batch):
+        return hint
     for name, buffer in model.named_buffers():
         if batch.rows > 1 and batch.rows in buffer.shape:
             return (

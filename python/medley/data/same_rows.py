@@ -36,15 +36,15 @@ def fingerprint(
 def difference(texts: Sequence[str]) -> str:
     """Returns a row whose parts are computed from different data, or "". `texts` are those of all
     processes. Batches of different lengths are not compared, because padding differs."""
-    all_told = [json.loads(text) for text in texts]
-    rows = {row for found, _ in all_told for _, parts in found.values() for row in parts}
+    digests = [json.loads(text) for text in texts]
+    rows = {row for found, _ in digests for _, parts in found.values() for row in parts}
     for row in sorted(rows, key=int):
         having = [
             {name: (shape, parts[row]) for name, (shape, parts) in found.items() if row in parts}
-            for found, _ in all_told
+            for found, _ in digests
         ]
         used: dict[str, list[int]] = {}
-        for process, (_, reads) in enumerate(all_told):
+        for process, (_, reads) in enumerate(digests):
             for name in having[process]:
                 if int(row) in reads.get(name, ()):
                     used.setdefault(name, []).append(process)

@@ -317,7 +317,7 @@ class Profiler:
         """Returns the ops that other processes failed to measure, each once."""
         if self._job is None:
             return []
-        everybody = {each for told in exchange.values(own) for each in told}
+        everybody = {each for ops in exchange.values(own) for each in ops}
         return sorted(everybody - set(own))
 
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:

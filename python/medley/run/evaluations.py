@@ -32,8 +32,8 @@ class _Progress:
 
     def agree(self) -> None:
         """Takes the sums of the most advanced process."""
-        told = [Sums(**each) for each in exchange.values(dataclasses.asdict(self.sums))]
-        self.sums = max(told, key=lambda each: each.batches)
+        all_sums = [Sums(**each) for each in exchange.values(dataclasses.asdict(self.sums))]
+        self.sums = max(all_sums, key=lambda each: each.batches)
 
     def next(self) -> Any:
         """Returns the batch after those in the sums, or None."""
@@ -119,9 +119,9 @@ class Evaluations:
         return batch
 
     def _require_same(self, evaluation: Evaluation, batch: Any, what: str) -> None:
-        told = "none" if batch is None else evaluation.fingerprint(batch)
-        if not exchange.is_same(told):
-            found = ", ".join(exchange.texts(told))
+        text = "none" if batch is None else evaluation.fingerprint(batch)
+        if not exchange.is_same(text):
+            found = ", ".join(exchange.texts(text))
             raise ValueError(
                 f"{what}: found {found} in the "
                 "processes, expected the same batch in all, with all of its rows: which of them a "

@@ -276,13 +276,13 @@ def introduce() -> None:
     """Publishes the name and the addresses of this process."""
     this = job.current()
     if this is not None and not this.elastic:
-        told = json.dumps([ends.name(), connections.addresses()])
-        _connected[0].set(f"addresses/{this.rank}", told)
+        own = json.dumps([ends.name(), connections.addresses()])
+        _connected[0].set(f"addresses/{this.rank}", own)
 
 
 def _names_of_addresses(this: job.Job) -> dict[str, str]:
-    told = (_connected[0].get(f"addresses/{rank}") for rank in range(this.size))
-    introduced = [json.loads(text) for text in told if text]
+    published = (_connected[0].get(f"addresses/{rank}") for rank in range(this.size))
+    introduced = [json.loads(text) for text in published if text]
     return {address: name for name, addresses in introduced for address in addresses}
 
 

@@ -91,5 +91,5 @@ def fail_generation(
         "blame": "environment",
     }
     store.set_first(f"{PREFIX}{generation}/generation/{generation}/failure", json.dumps(failure))
-    told = {"device": device, "told_by": by, "cause": cause}
-    store.set_first(f"{PREFIX}{generation}/failure", json.dumps(told))
+    failure = {"device": device, "told_by": by, "cause": cause}
+    store.set_first(f"{PREFIX}{generation}/failure", json.dumps(failure))

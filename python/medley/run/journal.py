@@ -22,7 +22,7 @@ SCRIPT: Step = (0, -1)  # step of records counted over the whole script
 class Replay(enum.Enum):
     """The treatment of a record after a loss."""
 
-    TOLD = enum.auto()  # never repeated: a process that lacks it receives its value
+    SHARED = enum.auto()  # never repeated: a process that lacks it receives its value
     REPEATED = enum.auto()  # processes that have it repeat it with those that lack it
     INPUT = enum.auto()  # a repeated step reads the same value
     RESUMED = enum.auto()  # it was aborted, and restarts when the state is that of its step
@@ -34,17 +34,17 @@ class Kind(enum.Enum):
     def __init__(self, key: str, replay: Replay) -> None:
         self.key, self.replay = key, replay
 
-    EVALUATION = "evaluation", Replay.TOLD
-    PREDICTION = "prediction", Replay.TOLD
-    SAVE = "save", Replay.TOLD
-    LOAD = "load", Replay.TOLD
-    FIT = "fit", Replay.TOLD  # number of steps after which a call of `fit` has ended
+    EVALUATION = "evaluation", Replay.SHARED
+    PREDICTION = "prediction", Replay.SHARED
+    SAVE = "save", Replay.SHARED
+    LOAD = "load", Replay.SHARED
+    FIT = "fit", Replay.SHARED  # number of steps after which a call of `fit` has ended
     READ = "read", Replay.REPEATED  # a callable: parameters that all read
     BATCH = "batch", Replay.INPUT
     WRITING = "writing", Replay.RESUMED  # the arguments of a save in the background
 
 
-_TOLD = [kind for kind in Kind if kind.replay is Replay.TOLD]
+_SHARED = [kind for kind in Kind if kind.replay is Replay.SHARED]
 # Limit of the tensor bytes of a kind, and the number of newest records that keep theirs in any
 # case: an interrupted step is always repeated.
 MOST_BYTES = {Kind.PREDICTION: 64 << 20, Kind.BATCH: 1 << 30}
@@ -141,24 +141,24 @@ class Journal:
 
     def count(self) -> int:
         """Returns the number of records that can be sent to others."""
-        return sum(len(self._records[kind]) for kind in _TOLD)
+        return sum(len(self._records[kind]) for kind in _SHARED)
 
     def export(self, steps: int) -> Any:
         """Returns the records for load() in other processes, with `steps` steps of the last
         life."""
-        told = {
+        records = {
             kind.name: [
                 [*step, number, value] for (step, number), value in self._records[kind].items()
             ]
-            for kind in _TOLD
+            for kind in _SHARED
         }
-        return {"lives": self.lives.export(steps), "records": told}
+        return {"lives": self.lives.export(steps), "records": records}
 
-    def load(self, told: Any) -> None:
+    def load(self, exported: Any) -> None:
         """Loads the export of another process. Requires: that process has all results of this
         one."""
-        self.lives.load(told["lives"])
-        for name, records in told["records"].items():
+        self.lives.load(exported["lives"])
+        for name, records in exported["records"].items():
             self.forget(Kind[name])
             for life, step, number, value in records:
                 self.record(Kind[name], (life, step), number, value)
@@ -168,7 +168,7 @@ class Journal:
         if len(sizes := self._sizes[kind]) <= _FEWEST[kind]:
             return False
         self._held[kind] -= sizes.pop(key := next(iter(sizes)))
-        if kind.replay is Replay.TOLD:  # keeps the order of records
+        if kind.replay is Replay.SHARED:  # keeps the order of records
             self._records[kind][key] = scalars_of(self._records[kind][key])
         else:
             del self._records[kind][key]

@@ -180,9 +180,9 @@ class ElasticSupervisor(Supervisor):
         if self._get(self._leader.generation, WISH) is not None:
             self._change("request", "another plan is tried")
         elif (text := self._get(self._leader.generation, "drift")) is not None:
-            told = json.loads(text)
-            if self._pays(told["gain"]):
-                self._change("drift", told["cause"])
+            message = json.loads(text)
+            if self._pays(message["gain"]):
+                self._change("drift", message["cause"])
 
     def _may_change(self) -> bool:
         """Returns whether all processes train and may change for a gain. False while they
@@ -219,12 +219,12 @@ class ElasticSupervisor(Supervisor):
         generation, now = self._leader.generation, time.monotonic_ns()
         text = self._get(generation, "failure")
         if text is not None and not has_finished(self._store, generation):
-            told = json.loads(text)
+            message = json.loads(text)
             # Every process reports itself. A report on another device counts only without its own.
-            suspect = told["device"] if told["device"] != told["told_by"] else ""
+            suspect = message["device"] if message["device"] != message["told_by"] else ""
             if not self._recovery:
                 self._recovery = {"detected": "silence" if suspect else "peer", "at": time.time()}
-            self._leader.failed(generation, told["cause"], suspect, now)
+            self._leader.failed(generation, message["cause"], suspect, now)
         self._look_at_guests()
         self._look_at_wishes()
         if self._leader.runs:
@@ -317,8 +317,8 @@ class ElasticSupervisor(Supervisor):
 
     def _tell_all(self, cause: str) -> None:
         """Lets the processes that wait for the next generation exit."""
-        told = {"device": "", "told_by": "", "in_exchange": False, "blame": "environment"}
-        self._store.set_first(ends.FIRST_FAILURE, json.dumps({**told, "cause": cause}))
+        failure = {"device": "", "told_by": "", "in_exchange": False, "blame": "environment"}
+        self._store.set_first(ends.FIRST_FAILURE, json.dumps({**failure, "cause": cause}))
 
     def _begin(self, agreement: _core.Agreement) -> None:
         self._recovery["step"] = agreement.step
@@ -336,8 +336,8 @@ class ElasticSupervisor(Supervisor):
         """Writes a line per recovery, and the plan of the generation."""
         line = self._recovery
         self._recovery = {}
-        told = [self._get(generation, f"built/{name}") for name in line["members"]]
-        built = [json.loads(text) for text in told if text is not None]
+        texts = [self._get(generation, f"built/{name}") for name in line["members"]]
+        built = [json.loads(text) for text in texts if text is not None]
         line["generation"] = generation
         line["back"] = line["step"] - built[0]["step"]
         line["step"] = built[0]["step"]

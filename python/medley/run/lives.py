@@ -63,10 +63,10 @@ class Life:
         """Returns `steps` steps for load() in another process."""
         return [self._of[:steps].tolist(), self.seen[:steps]]
 
-    def load(self, told: Sequence[Any]) -> None:
+    def load(self, exported: Sequence[Any]) -> None:
         """Loads the steps of another process. Requested steps that have not run keep their
         order."""
-        objectives, seen = told
+        objectives, seen = exported
         self._of.extend(objectives[len(self._of) :])
         self.seen = [Given(*each) for each in seen]
 
@@ -114,9 +114,9 @@ class Lives:
         ended = [life.export(len(life.seen)) for life in self._all[:-1]]
         return [*ended, self.last.export(steps)]
 
-    def load(self, told: Sequence[Any]) -> None:
+    def load(self, exported: Sequence[Any]) -> None:
         """Loads the lives of another process."""
-        new = [Life(self._number) for _ in told[len(self._all) :]]
-        self._all = [*self._all[: len(told)], *new]
-        for life, each in zip(self._all, told, strict=True):
+        new = [Life(self._number) for _ in exported[len(self._all) :]]
+        self._all = [*self._all[: len(exported)], *new]
+        for life, each in zip(self._all, exported, strict=True):
             life.load(each)

@@ -16,7 +16,7 @@ class Notice:
 
     def __init__(self) -> None:
         self._has_come = False
-        self._is_told = False
+        self._is_reported = False
         self.has_left = False
         is_free = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         if is_free and threading.current_thread() is threading.main_thread():
@@ -31,8 +31,8 @@ class Notice:
     def check(self, member: Member) -> None:
         """Ends the generation between two steps if notice has come. The next one excludes this
         process."""
-        if self._has_come and not self._is_told:
-            self._is_told = True
+        if self._has_come and not self._is_reported:
+            self._is_reported = True
             member.store.set(f"{PREFIX}leaves/{member.name}", "yes")
             raise GenerationError("has got notice, and leaves")
 

@@ -138,8 +138,8 @@ class Objectives:
         self._member.store.set(self._member.key("plans"), json.dumps(texts))
 
     def _parse(self, text: str) -> list[Plan]:
-        told = json.loads(text)
-        return self._made([told[name] for name in self.whole.engines])
+        published = json.loads(text)
+        return self._made([published[name] for name in self.whole.engines])
 
     def _made(self, texts: Sequence[str]) -> list[Plan]:
         return [

@@ -137,9 +137,9 @@ class Recovery:
         self._all.forget({generation, *(each.generation for each in self._steps.versions)})
         self._steps.acts.begin_generation()
         self._steps.begin_generation(self._all.factors(generation))
-        told = {"at": time.time(), "step": step, "source": source.what, "bytes": moved}
+        entry = {"at": time.time(), "step": step, "source": source.what, "bytes": moved}
         seconds = [after - before for before, after in itertools.pairwise(marks)]
-        text = json.dumps({**told, "seconds": dict(zip(_PARTS, seconds, strict=True))})
+        text = json.dumps({**entry, "seconds": dict(zip(_PARTS, seconds, strict=True))})
         member.store.set(member.key(f"built/{member.name}"), text)
 
     def _agree_on_owners(self, agreement: Agreement, members: Sequence[str]) -> Owners:
@@ -147,9 +147,9 @@ class Recovery:
         all others have had these values too."""
         if (shared := self._whole.shared) is None:
             return {}
-        told = exchange.values(shared.export_owners())
+        owners = exchange.values(shared.export_owners())
         known = [
-            each for name, each in zip(members, told, strict=True) if agreement.states[name] >= 0
+            each for name, each in zip(members, owners, strict=True) if agreement.states[name] >= 0
         ]
         return shared.load_owners(max(known, key=lambda each: (each[0], len(each[1]))))
 
@@ -182,10 +182,10 @@ class Recovery:
         if saver is not None and (written := saver.beside()) is not None:
             self._journal.set_writing(written[1], written)
         is_new = agreement.states[self._member.name] < 0
-        told = self._steps.acts.share(is_new, step + 1, seeds)
-        if told is None:
+        shared = self._steps.acts.share(is_new, step + 1, seeds)
+        if shared is None:
             return seeds
         self._progress.done = step + 1
         if step >= 0:  # a process without a device may not know the last step
             self._progress.metrics = self._steps.metrics_of(step, self._lives.last)
-        return [int(seed) for seed in told] if is_new else seeds
+        return [int(seed) for seed in shared] if is_new else seeds

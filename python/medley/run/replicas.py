@@ -104,18 +104,18 @@ class Copies:
         sent = state.fill_replicas(self.of(self._generation), peers)
         self.versions.append(Version(self._generation, done, state))
         seconds = time.monotonic() - start
-        all_told = exchange.values([*self._pace.measured(seconds, self._copies > 1), sent])
+        reports = exchange.values([*self._pace.measured(seconds, self._copies > 1), sent])
         # At this point all processes have theirs.
         self.versions = self.versions[-1:]
         self._replicas = {self._generation: self.of(self._generation)}
-        costs, step = max(each[0] for each in all_told), max(each[1] for each in all_told)
+        costs, step = max(each[0] for each in reports), max(each[1] for each in reports)
         every = self._pace.steps(costs, step)
         self._next = done + every
         self._copies += 1
         self._pace.begin()
         return {
             "after": done,
-            "bytes": sum(each[2] for each in all_told),
+            "bytes": sum(each[2] for each in reports),
             "seconds": costs,
             "every": every,
             "share": costs / (every * step) if step else None,

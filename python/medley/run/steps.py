@@ -13,7 +13,7 @@ from medley import extras
 from medley.checkpoint import Saving
 from medley.cursor import Cursor
 from medley.engine import Engine
-from medley.metrics import Given, Metrics, told_by
+from medley.metrics import Given, Metrics, sent_part
 from medley.run import elastic, exchange, job
 from medley.run.acts import Acts
 from medley.run.ahead import PlansAhead
@@ -171,7 +171,7 @@ class Steps:
         if self.second is not None:
             self.second.note_step()
         if progress.spares and engine.job.rank == 0:
-            member.store.set(member.key(key), json.dumps(told_by(metrics)))
+            member.store.set(member.key(key), json.dumps(sent_part(metrics)))
         self.take(metrics)
 
     @contextlib.contextmanager
@@ -206,7 +206,7 @@ class Steps:
         """Records the next step as done."""
         progress, seen = self.progress, self._lives.last.seen
         del seen[progress.done :]
-        seen.append(told_by(metrics))
+        seen.append(sent_part(metrics))
         progress.metrics = metrics
         progress.done += 1
 

@@ -242,33 +242,33 @@ class Supervisor:
         """Returns the cause of the failure. A killed process cannot report: failures of others in
         exchanges are consequences."""
         killed = [d for d in self._devices if d in self._failed and (d.code or 0) < 0]
-        told = self._told()
-        if killed and (told is None or told["in_exchange"]):
+        failure = self._first_failure()
+        if killed and (failure is None or failure["in_exchange"]):
             return self._who_ended(killed)
-        if told is None:
+        if failure is None:
             return self._who_ended(self._failed[:1])
-        cause = str(told["cause"]).partition("\n")[0][:_MOST_OF_A_CAUSE]
+        cause = str(failure["cause"]).partition("\n")[0][:_MOST_OF_A_CAUSE]
         for device in self._failed:
-            if device.name == ends.failed_itself(told):
+            if device.name == ends.failed_itself(failure):
                 failed = self._who_ended([device])
                 cause = cause.removeprefix(f"{device.name}: ")
                 head, _, tail = failed.sentence.rpartition(";")
                 return Failed(f"{head}: {cause};{tail}", failed.code)
         return Failed(
-            f"{cause}; stopped all {len(self._devices)} devices", EXIT_CODES[told["blame"]]
+            f"{cause}; stopped all {len(self._devices)} devices", EXIT_CODES[failure["blame"]]
         )
 
     def _cause_still_runs(self) -> bool:
-        told = self._told()
-        return told is not None and any(
-            device.runs and device.name == ends.failed_itself(told) for device in self._devices
+        failure = self._first_failure()
+        return failure is not None and any(
+            device.runs and device.name == ends.failed_itself(failure) for device in self._devices
         )
 
-    def _told(self) -> dict[str, str] | None:
+    def _first_failure(self) -> dict[str, str] | None:
         with contextlib.suppress(OSError):
-            told = ends.first_failure(self._store)
-            if told is not None and told["blame"] in EXIT_CODES:
-                return told
+            failure = ends.first_failure(self._store)
+            if failure is not None and failure["blame"] in EXIT_CODES:
+                return failure
         return None
 
     def _who_ended(self, devices: Sequence[Device]) -> Failed:

@@ -82,7 +82,7 @@ class Job:
 
     @property
     def has_several_pools(self) -> bool:
-        """Whether nodes have to be told apart by pool."""
+        """Whether nodes have to be distinguished by pool."""
         return len({group.pool for group in self.groups}) > 1
 
     def starter(self, place: str) -> str:

@@ -81,8 +81,8 @@ class Exporter:
         self._others = [name for name in self.values.members if name not in own]
         if (now := time.monotonic()) >= self._next:
             self._next = now + TELL_SECONDS
-            for name, told in self._devices.told().items():
-                store().set(f"metrics/{name}", json.dumps(told))
+            for name, totals in self._devices.totals().items():
+                store().set(f"metrics/{name}", json.dumps(totals))
             if self.is_due(trainer):
                 self._take_over(trainer)
 
@@ -96,8 +96,8 @@ class Exporter:
 
     def collect(self) -> list[Any]:
         """Returns the families of metrics, in a thread of the server."""
-        told = self._devices.told()
+        totals = self._devices.totals()
         for name in self._others:
             if (text := store().get(f"metrics/{name}")) is not None:
-                told[name] = json.loads(text)
-        return families(self.values, told)
+                totals[name] = json.loads(text)
+        return families(self.values, totals)

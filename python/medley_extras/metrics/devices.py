@@ -49,8 +49,8 @@ class Devices:
             _add(self.seconds.setdefault(name, {}), parts)
             _add(self.bytes.setdefault(name, {}), self._of_a_step.get(name, {}))
 
-    def told(self) -> dict[str, dict[str, Any]]:
-        """Returns by device what is known of it."""
+    def totals(self) -> dict[str, dict[str, Any]]:
+        """Returns the totals by device."""
         return {
             name: {"seconds": dict(seconds), "bytes": dict(self.bytes[name])}
             for name, seconds in list(self.seconds.items())

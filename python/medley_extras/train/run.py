@@ -61,8 +61,8 @@ def held_out_loss(trainer: medley.Trainer, model: nn.Module, data: Data, rows: l
     model.train()
     if job.current() is None:
         return total / count
-    told = exchange.values([total, count])
-    return float(sum(each[0] for each in told) / sum(each[1] for each in told))
+    parts = exchange.values([total, count])
+    return float(sum(each[0] for each in parts) / sum(each[1] for each in parts))
 
 
 def _finish(
