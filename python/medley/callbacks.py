@@ -27,8 +27,7 @@ class Callback:
     """
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:
-        """Called when training begins or resumes in this process. `steps` is the total number, if
-        known."""
+        """Called when training begins or resumes in this process, for `steps` in all, if known."""
 
     def step(self, metrics: Metrics) -> None:
         """Called after each step."""

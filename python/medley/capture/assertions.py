@@ -76,8 +76,7 @@ def dropped(
 
 
 def _number(function: Callable[..., Any], refused: list[Exception], x: Tensor) -> Any:
-    """Replaces Tensor.item. Inside a check it returns the tensor itself, which can be compared
-    too."""
+    """Replaces Tensor.item. Inside a check it returns the tensor itself, which can be compared."""
     frame, model, asked_by = _frames()
     if _is_caught(model):
         return _asked(function, refused, x)
@@ -175,8 +174,7 @@ def _is_check(function: ast.expr, frame: FrameType) -> bool:
 
 
 def _named(function: ast.expr, frame: FrameType) -> Any:
-    """Returns the value of a name, or of an attribute of a module, in a frame; None for other
-    expressions."""
+    """Returns the value of a name, or of a module's attribute, in a frame; None for others."""
     if isinstance(function, ast.Name):
         return frame.f_locals.get(function.id, frame.f_globals.get(function.id))
     if isinstance(function, ast.Attribute):

@@ -25,8 +25,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Replaces `F.scaled_dot_product_attention` by one op, or by several with dropout or a trained
-    bias."""
+    """Replaces `F.scaled_dot_product_attention` by one op; with dropout or trained bias by more."""
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     if torch.is_autocast_enabled(query.device.type):  # autocast does not cover our ops
         dtype = torch.get_autocast_dtype(query.device.type)

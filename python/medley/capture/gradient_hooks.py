@@ -22,8 +22,7 @@ class Hooked(NamedTuple):
 
 
 def gradient_hooks(model: nn.Module) -> list[Hooked]:
-    """Returns the parameters with hooks on their gradients. Raises CaptureError for an unsupported
-    hook."""
+    """Returns parameters with gradient hooks. Raises CaptureError for an unsupported one."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

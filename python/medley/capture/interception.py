@@ -119,8 +119,7 @@ class Interceptor:
         return replacement(original, self.prime, *args, **kw)
 
     def count_op(self) -> None:
-        """Counts an op. Raises CaptureError above `most_ops`, which bounds the trace of long
-        loops."""
+        """Counts an op. Raises CaptureError above `most_ops`, which bounds traces of long loops."""
         self.ops += 1
         if self.most_ops is not None and self.ops > self.most_ops:
             raise RowsError(

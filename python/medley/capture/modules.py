@@ -125,8 +125,7 @@ class ModuleStack:
             self._open.pop().__exit__(None, None, None)
 
     def clear(self) -> None:
-        """Removes the modules that an exception left running. `failed` becomes the innermost
-        one."""
+        """Removes modules that an exception left running. `failed` becomes the innermost one."""
         self.failed = self.path
         while self._paths:
             # The exception may have removed the annotation already.

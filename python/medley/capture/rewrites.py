@@ -69,8 +69,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """Replaces `F.gaussian_nll_loss` without reading values: a variance below `eps` becomes
-    `eps`."""
+    """Replaces `F.gaussian_nll_loss` without reading values: variances are at least `eps`."""
     if not isinstance(var, Tensor):
         var = torch.full_like(input, var)
     if var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:

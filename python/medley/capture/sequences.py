@@ -50,8 +50,7 @@ def ctc_loss(
 
 
 def without_blanks() -> AbstractContextManager[None]:
-    """Lets `F.ctc_loss` refuse targets equal to the blank, for which PyTorch's gradients are
-    wrong."""
+    """Lets `F.ctc_loss` refuse targets equal to the blank: PyTorch's gradients are wrong."""
     original = F.ctc_loss
 
     def checked(
