@@ -314,7 +314,7 @@ class Page:
             if "\n" in line or name.count(".") < 2:
                 return [f"### {name}", "", *code(line), *text_of(name, what)]
             text = docstring(name, what)
-            return [f"### {name}", "", *described_by(f"`{line}`: {text}")]
+            return described_by(f"`{line}`: {text}")
         table = self._fields(what)
         short = is_native(what) or described(what) or issubclass(what, Exception) or table
         call = [] if short or signature(name, what) == f"{name}()" else code(signature(name, what))

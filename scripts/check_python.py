@@ -101,7 +101,7 @@ def extend(reach: dict[str, set[str]], module: str) -> bool:
 def documented() -> set[str]:
     """Returns the public names: "medley.plan", "medley.cluster.load_cluster"."""
     page = (ROOT / "docs" / "api.md").read_text()
-    names = re.findall(r"^### (\S+)$", page, re.M)
+    names = re.findall(r"^(?:### |`(?=medley\.))([\w.]+)(?=\(|$)", page, re.M)
     return {name if name.startswith(f"{HOUSE}.") else f"{HOUSE}.{name}" for name in names}
 
 
