@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -312,7 +313,9 @@ def test_page_draws_a_race(run: Run, files: Files) -> None:
     assert [text.split("<br>")[0] for text in figure["data"][0]["y"]] == ["hap", "a&lt;b"]
     assert "took 4 steps of training and cost the time of 1.5 steps" in page.text["race"]
     given = ["--graph", files.graph, "--cluster", files.cluster, "--race"]
-    for change in ({"version": 2}, {"plans": [{}]}, {"plans": []}):
+    wrong = [[{}], [], [1], 1, [{**PLANS[0], "measured_seconds": "1"}], [{**PLANS[0], "name": 1}]]
+    wrong_steps = ({"steps": "4"}, {"cost_steps": math.inf})
+    for change in ({"version": 2}, *({"plans": each} for each in wrong), *wrong_steps):
         race.write_text(json.dumps(RACE | change))
         code, _, err = run("report", files.plan, *given, str(race))
         assert code == 2

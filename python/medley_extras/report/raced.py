@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from medley_extras.report.draw import (
@@ -18,21 +19,29 @@ from medley_extras.report.draw import (
 )
 
 FORMAT = ("medley-race", 1)
-FIELDS = {"plans", "steps", "cost_steps"}
-PLAN_FIELDS = {"name", "predicted_seconds", "steps", "verdict"}
+PLAN_NUMBERS = ("predicted_seconds", "measured_seconds", "steps")
 ROW_HEIGHT = 52  # of two bars
 
 
 def check(entries: Any, path: str) -> dict[str, Any]:
     """Returns the content of race.json. Raises ValueError naming another file."""
-    found = entries if isinstance(entries, dict) and entries.keys() >= FIELDS else {}
-    plans = found.get("plans", [])
+    found = entries if isinstance(entries, dict) else {}
+    plans = found.get("plans")
+    rows = plans if isinstance(plans, list) and all(isinstance(row, dict) for row in plans) else []
     known = (found.get("format"), found.get("version")) == FORMAT
-    if not known or not plans or not all(row.keys() >= PLAN_FIELDS for row in plans):
+    numbers = [found.get("steps"), found.get("cost_steps")]
+    numbers += [{"measured_seconds": 0, **row}.get(name) for row in rows for name in PLAN_NUMBERS]
+    texts = [row.get(name) for row in rows for name in ("name", "verdict")]
+    are_texts = all(isinstance(each, str) for each in texts)
+    if not (known and rows and are_texts and all(map(_is_number, numbers))):
         raise ValueError(
             f"{path}: found no race, expected race.json of `medley launch --tune`, version 1"
         )
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def note(race: dict[str, Any]) -> str:
