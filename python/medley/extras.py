@@ -72,8 +72,9 @@ def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Observer:
 
 
 def tempo(*arguments: Any) -> Any:
-    """Returns the object that finds devices that become slower in an elastic run."""
-    return _module("TEMPO", "elastic runs").Tempo(*arguments)
+    """Returns the object that finds devices that become slower in an elastic run, or None without
+    the package."""
+    return None if _table() is None else _module("TEMPO", "").Tempo(*arguments)
 
 
 def _module(name: str, option: str) -> Any:

@@ -134,6 +134,8 @@ def test_medley_runs_without_the_packages_above(tmp_path: Path) -> None:
         "for each in pkgutil.walk_packages(medley.__path__, 'medley.'):\n"
         "    if not each.name.endswith(('__main__', 'start_device', '_testing')):\n"
         "        importlib.import_module(each.name)\n"
+        "from medley import extras\n"
+        "assert extras.tempo() is None\n"
         "from medley.cli import run\n"
         "run(['--help'])\n"
     )

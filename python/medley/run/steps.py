@@ -109,7 +109,7 @@ class Steps:
         self.end_ahead()
         member, generation = self.member, self.progress.generation
         plans = self.objectives.plans(generation)
-        for tempo in self._tempos:
+        for tempo in filter(None, self._tempos):
             tempo.begin(plans[0].devices, factors)
         if member.name == plans[0].devices[0] and not factors:
             self._ahead = PlansAhead(
@@ -167,7 +167,8 @@ class Steps:
                 member.check()
             progress.begun = step
             metrics = engine.step(batch)
-        self._tempos[number].note_step(metrics.step_seconds * (1 - metrics.waiting))
+        if (tempo := self._tempos[number]) is not None:
+            tempo.note_step(metrics.step_seconds * (1 - metrics.waiting))
         if self.second is not None:
             self.second.note_step()
         if progress.spares and engine.job.rank == 0:
