@@ -56,8 +56,10 @@ void WantedOps::add(const Program& program) {
           if (work_class(op.name) == WorkClass::kView) continue;
           const DeviceKind& kind = cluster_.kind(stage.devices[d]);
           const Graph single = computed(single_op(stage.graph, op, tables[d]), bf16_as(stage, d));
-          if (WantedOp* wanted = add(kind.name, single, Need::kProgram))
-            wanted->predicted += op_time(kind, single, single.ops[0], {});
+          if (WantedOp* wanted = add(kind.name, single, Need::kProgram)) {
+            const SizedOp& sized = wanted->sized;
+            wanted->predicted += op_time(kind, sized.work_class, sized.work, sized.dtype);
+          }
         }
   wanted_.unique = static_cast<int64_t>(wanted_.ops.size());
 }
