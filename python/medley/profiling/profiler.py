@@ -145,10 +145,9 @@ class Profiler:
 
     `truth`: that of emulated devices. Without it the devices here are measured: in a single process
     `device`, as the type `kind` of the cluster. `resume` keeps the content of `output`. `window`:
-    each time is the median of means over this many seconds, or of single runs for 0, and for
-    None as a CPU needs. `busy`: see
-    `wanted_collectives`. Within a budget, the ops with the most time of a step come first, then
-    messages, then the remaining ops.
+    each time is the median of means over this many seconds, or of single runs for 0; None chooses
+    for a CPU. `busy`: see `wanted_collectives`, with None for CPUs only. Within a budget, the ops
+    with the most time of a step come first, then messages, then the remaining ops.
 
     Example:
         wanted = wanted_ops([graph], cluster, global_batch=64)
@@ -177,7 +176,6 @@ class Profiler:
         self.kinds = _core.device_kinds(cluster)
         self._truth = truth
         self._links = collectives
-        self._busy = busy
         self._output = output
         self._saved = time.monotonic()
         self._session = _core.MeasuringSession(wanted, known, str(output), executor_name(truth))
@@ -187,10 +185,11 @@ class Profiler:
         }
         if truth is None:
             self._kind = self._own_kind(kind)
-            self._device_name = device or own_device(self._job)
-            self._device = _open(self._device_name)
-            on_cpu = window is None and self._device_name == "cpu"
-            self._window = window_here() if on_cpu else window or 0.0
+            name = device or own_device(self._job)
+            self._device = _open(name)
+            is_cpu = name == "cpu"
+            self._window = window_here() if window is None and is_cpu else window or 0.0
+            self._busy = busy if busy is not None or is_cpu else 0.0
 
     def _own_kind(self, kind: str | None) -> str:
         kinds = self.kinds
@@ -322,8 +321,7 @@ class Profiler:
 
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._job is not None
-        busy = None if self._busy is None and self._device_name == "cpu" else self._busy or 0.0
-        links = Links(self._job, wanted_collectives(self._cluster, busy))
+        links = Links(self._job, wanted_collectives(self._cluster, self._busy))
         for index, (collective, devices, lengths, seconds_before) in enumerate(links.wanted):
             if exchange.largest(time.monotonic() > end):
                 return
