@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +12,7 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def own_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+) -> None:
     """Sets MEDLEY_CACHE to a folder that does not exist yet."""
     folder = tmp_path_factory.getbasetemp() / f"cache-{next(_numbers)}"
     monkeypatch.setenv("MEDLEY_CACHE", str(folder))
-    yield

@@ -94,12 +94,16 @@ def _help() -> str:
     )
 
 
+def _verbs_of_core() -> list[str]:
+    return [name for name, _, _ in _core.cli_verbs()]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line without the program name. Returns the exit code. May raise."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else _CALLERS
-    known = [name for name, _, _ in _core.cli_verbs()]
+    known = _verbs_of_core()
     if arguments[0] not in known and (verb := _find(*arguments[:2])) is not None:
         options = _parser_of(verb).parse_args(list(arguments[1:]))
         interface = vars(options).pop("interface", None)
@@ -119,7 +123,7 @@ def command() -> int:
     faster than run_cli(), because it has its own allocator. An interrupt ends it immediately."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else ""
-    is_of_core = name in [known for known, _, _ in _core.cli_verbs()]
+    is_of_core = name in _verbs_of_core()
     if is_of_core and (path := program()) is not None:
         extras.before(name, arguments[1:])
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python

@@ -166,7 +166,7 @@ class Tuner:
         def find() -> bytes:
             corrections = self._corrected(trainer, rows) if rows else self._corrections
             cluster = corrections.of(trainer.engine.machines)
-            figures = (cluster, other_figures(cluster))
+            figures = (cluster, _other_figures(cluster))
             plans = [*self._plans, *known]
             steps = [[step_on(trainer.engine, plan, each) for each in figures] for plan in plans]
             for plan in candidates(trainer, cluster, end):
@@ -252,7 +252,7 @@ def candidates(trainer: Trainer, cluster: Cluster, end: float) -> Iterator[Plan]
             yield plan
 
 
-def other_figures(cluster: Cluster) -> Cluster:
+def _other_figures(cluster: Cluster) -> Cluster:
     """Returns the cluster with one slower device type and slower networks. Plans whose steps are
     equal there, too, divide the work equally."""
     kind, others = cluster.kind(0).name, {each.name: (0.5, 1e-3) for each in cluster.networks}
