@@ -14,6 +14,7 @@ FOLDER has plan.json, cluster.yaml and model.graph. Fields of FAULT, which is JS
 - `scaled`: f32 with a loss scale that overflows in the first steps. `by_step`: with BY_STEP.
 - `catches_up`: a restarted process starts at the state of the others.
 - `changes`: files of plans in FOLDER by step, requested before it.
+- `late`: a device that receives each of its first values later than the others.
 - `ahead`: not before the plan for its loss exists. `pause`: seconds before each step.
 - `torch`: training begins with the model and optimizer files of FOLDER/torch.
 
@@ -39,7 +40,7 @@ from torch import Tensor, nn
 
 import medley
 from medley import _runtime, checkpoint, torch_state, whole_tensors
-from medley.run import elastic
+from medley.run import elastic, exchange
 from medley.run.ahead import key_of
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
@@ -206,6 +207,17 @@ def kill_in(place: tuple[Any, str, bool], is_there: Callable[[], bool]) -> None:
     setattr(owner, name, killed)
 
 
+def delay(owner: Any, name: str) -> None:
+    """Lets a function begin 0.3 s later."""
+    make = getattr(owner, name)
+
+    def late(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return make(*arguments)
+
+    setattr(owner, name, late)
+
+
 def resources() -> tuple[int, int, int]:
     """Returns the numbers of descriptors, threads and bytes of memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -230,6 +242,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         _runtime.Run = with_option(_runtime.Run, "on_step", slowness)  # type: ignore[misc,assignment]
     if fault.get("second") == own:
         kill_during(fault["during"])
+    if fault.get("late") == own:
+        delay(exchange, "tensor_from")
     if "saving" in fault and fault.get("device") == own and not trouble.joins:
         kill_in(SAVING[fault["saving"]], lambda: trouble.step >= fault["step"])
     model, example = make(double="scaled" not in fault)

@@ -59,19 +59,23 @@ def test_plans_in_turn(name: str, tmp_path: Path) -> None:
     exactness.compare(got, want, model=name)
 
 
-@pytest.mark.parametrize("kill", [{}, {"device": "a/1/0", "step": 5}])
-def test_plans_in_turn_when_a_process_is_lost(kill: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fault", [{}, {"device": "a/1/0", "step": 5}, {"late": "a/3/0", "first": "0"}]
+)
+def test_plans_in_turn_when_a_process_is_lost_or_late(
+    fault: dict[str, Any], tmp_path: Path
+) -> None:
     graph = medley.Graph(_core.Graph.parse(test_elastic.captured(), "graph"))
     plans = list(test_elastic.PLANS.values())
     test_elastic.prepare(tmp_path, graph, plans[0].plan(graph))
     for number, plan in enumerate(plans[1:], 1):
         (tmp_path / f"{number}.json").write_text(plan.plan(graph))
-    changes = {"1": "1.json", "3": "2.json"}
+    changes = {fault.get("first", "1"): "1.json", "3": "2.json"}
     done = test_elastic.elastic(
-        tmp_path, steps=8, changes=changes, pause=0.4, **{"step": -1, **kill}
+        tmp_path, steps=8, changes=changes, pause=0.4, **{"step": -1, **fault}
     )
     assert done.returncode == 0, done.stderr
     detected = [line["detected"] for line in recoveries(tmp_path)]
     assert detected[:2] == ["request"] * 2
-    assert len(detected) == 2 + bool(kill)
+    assert len(detected) == 2 + ("device" in fault)
     assert distance(seen(tmp_path), test_elastic.one_device(graph.text(), 8)) <= 1e-10

@@ -58,6 +58,7 @@ class ElasticSupervisor(Supervisor):
         self._joining: dict[int, JoiningNode] = {}  # by node
         self._agrees = False  # between the end of a generation and the start of the next
         self._settle = settle
+        self._built = -1  # the last generation known to have all runs
         self._changed: float | None = None  # time when the last guests joined
         self._change_seconds = min(CHANGE_SECONDS, CHANGE_SHARE * settle)
         self._kept: dict[str, list[tuple[int, int]]] = {}  # copies reported by members
@@ -185,9 +186,14 @@ class ElasticSupervisor(Supervisor):
                 self._change("drift", message["cause"])
 
     def _may_change(self) -> bool:
-        """Returns whether all processes train and may change for a gain. False while they
-        evaluate."""
-        return self._leader.runs and self._get(self._leader.generation, EVALUATES) != "yes"
+        """Returns whether all processes train and may change for a gain. False while they make
+        their first runs or evaluate."""
+        now = self._leader.generation
+        if self._built < now:
+            if any(self._get(now, f"built/{each}") is None for each in self._leader.members):
+                return False
+            self._built = now
+        return self._leader.runs and self._get(now, EVALUATES) != "yes"
 
     def _change(self, why: str, cause: str) -> None:
         if has_finished(self._store, self._leader.generation):

@@ -38,6 +38,7 @@ class Recovery:
         """Starts the first generation, whose runs exist."""
         member, progress = self._member, self._progress
         self._all.begin(member.generation)
+        member.store.set(member.key(f"built/{member.name}"), "yes")
         progress.generation, progress.members = member.generation, member.members
         self._steps.begin_generation({})
 
