@@ -92,7 +92,7 @@ def judge(strategy: str, cluster: Cluster) -> Row:
         plan = medley.plan(graph, cluster, strategy, global_batch=ROWS)
     except ValueError as error:
         return Row(strategy, str(error).split(": ", 1)[-1].split(",")[0])
-    found = _core.simulate_plan(graph.core, plan.core, cluster, "")
+    found = _core.simulate(_core.Program(graph.core, plan.core, cluster), cluster)
     with job.emulated():
         trainer = medley.Trainer(model, graph, plan, local=True, keep_gradients=False)
         for _ in range(2):  # the second step is like all that follow

@@ -121,15 +121,19 @@ class Pipelines(single.Family):
         text, measured = json.loads(chosen.text), json.loads(profile)
         text.pop("cluster_hash", None)
         measured["collectives"] = []  # they depend on the speed of the links
-        found: Any = _core.simulate_plan(
-            self.graph.core, _core.Plan(json.dumps(text)), self.free, json.dumps(measured)
+        found: Any = _core.simulate(
+            _core.Program(self.graph.core, _core.Plan(json.dumps(text)), self.free),
+            self.free,
+            json.dumps(measured),
         )
         return float(found["step"] * 1e-9)
 
     def boundaries(self, chosen: Plan, profile: str) -> float:
         """Returns the seconds per step for which the low-bandwidth link is busy, summed over
         directions."""
-        found: Any = _core.simulate_plan(self.graph.core, chosen.core, self.cluster, profile)
+        found: Any = _core.simulate(
+            _core.Program(self.graph.core, chosen.core, self.cluster), self.cluster, profile
+        )
         sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
         return float(sum(sent) * 8 / BANDWIDTH + 2 * self.microbatches * LATENCY)
 

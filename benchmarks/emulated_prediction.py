@@ -137,7 +137,9 @@ class Family:
 
     def predict(self, chosen: Plan, profile: str) -> tuple[float, dict[str, int]]:
         """Returns the seconds of a step and the peak of each device."""
-        found: Any = _core.simulate_plan(self.graph.core, chosen.core, self.cluster, profile)
+        found: Any = _core.simulate(
+            _core.Program(self.graph.core, chosen.core, self.cluster), self.cluster, profile
+        )
         peaks = {name: row["peak"] for name, row in found["devices"].items()}
         return found["step"] * 1e-9, peaks
 

@@ -145,8 +145,8 @@ def predictions(model: str, rows: int, kind: str, budget: str) -> dict[str, dict
     optimizer = medley.AdamW(lr=1e-4, report_norm=False).core(graph.core)
 
     def predict(profile: str) -> dict[str, float]:
-        found: Any = _core.simulate_plan(
-            graph.core, plan.core, cluster, profile, optimizer=optimizer
+        found: Any = _core.simulate(
+            _core.Program(graph.core, plan.core, cluster, optimizer), cluster, profile
         )
         (row,) = found["devices"].values()
         return {"seconds": found["step"] / 1e9, "bytes": row["peak"]}

@@ -29,7 +29,7 @@ from medley import AdamW, Trainer, _runtime, capture, plan
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Question
 from medley.run import job
-from medley.run.replanning import plan_on, step_on
+from medley.run.replanning import plan_on, stepper
 from medley_extras import models
 from medley_extras.race import Tuner
 
@@ -126,13 +126,13 @@ class Case:
                 trainer.step(batch)
         race, engine = tuner.race, trainer.engine
         known = plan_on(engine, Question("auto", ROWS), truth, chosen)
-        best = min(step_on(engine, known, truth), *(r.measured for r in race.runners))
+        best = min(stepper(engine, known)(truth), *(r.measured for r in race.runners))
         last = race.runners[race.best]
         parallel = [
             plan_on(engine, Question(f"data-parallel-{name}", ROWS), engine.machines, chosen)
             for name in ("even", "proportional")
         ]
-        fastest = min(step_on(engine, each, truth) for each in parallel)
+        fastest = min(stepper(engine, each)(truth) for each in parallel)
         return {
             "regret": last.measured / best - 1,
             "without": race.runners[0].measured / best - 1,

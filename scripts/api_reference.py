@@ -83,7 +83,7 @@ MODULES = {
         "medley.weights_file.write_weights",
         "medley.run.replanning.question",
         "medley.run.replanning.plan_on",
-        "medley.run.replanning.step_on",
+        "medley.run.replanning.stepper",
         "medley.capture.model_name.load",
         "medley.adapters.with_lora",
         "medley.quantized.with_4bit",

@@ -68,8 +68,9 @@ def run_command(line: str, directory: Path) -> tuple[int, list[str]]:
             stderr=subprocess.STDOUT,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return -1, [f"(no end after {TIME_LIMIT_S} s)"]
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"").decode(errors="replace").splitlines()
+        return -1, [*printed, f"(no end after {TIME_LIMIT_S} s)"]
     except FileNotFoundError:
         return -1, [f"(no such program: {words[0]})"]
     return done.returncode, [text.rstrip() for text in done.stdout.splitlines()]

@@ -95,8 +95,8 @@ class Planned:
                 raise
             return {"rows": 0.0, "copies": 1.0, "step": 0.0, "planning": 0.0, "plan": ""}
         planning = time.perf_counter() - begin
-        simulated: Any = _core.simulate_plan(
-            self._graph, plan, self._cluster, optimizer=self._optimizer
+        simulated: Any = _core.simulate(
+            _core.Program(self._graph, plan, self._cluster, self._optimizer), self._cluster
         )
         step = simulated["step"] * 1e-9
         return {

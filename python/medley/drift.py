@@ -41,7 +41,8 @@ def expected_nanoseconds(
     graph: _core.Graph, plan: _core.Plan, cluster: Cluster, profile: str, rule: _core.Optimizer
 ) -> dict[str, float]:
     """Returns the compute time per step that the plan expects of each device, in nanoseconds."""
-    predicted: dict[str, Any] = _core.simulate_plan(graph, plan, cluster, profile, optimizer=rule)
+    program = _core.Program(graph, plan, cluster, rule)
+    predicted: dict[str, Any] = _core.simulate(program, cluster, profile)
     return {name: row["computes"] for name, row in predicted["devices"].items()}
 
 

@@ -57,7 +57,7 @@ class Records:
         """Returns by link ("lan:fast/0:out") the bytes that a step sends over it, as predicted."""
         graph, plan, machines = self.engine.graph.core, self.engine.plan.core, self.engine.machines
         rule = self.engine.optimizer.core(graph)
-        found: Any = _core.simulate_plan(graph, plan, machines, optimizer=rule)
+        found: Any = _core.simulate(_core.Program(graph, plan, machines, rule), machines)
         return dict(found["bytes_by_link"])
 
     def shares_of_kinds(self) -> dict[str, float]:

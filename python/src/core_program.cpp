@@ -117,12 +117,12 @@ void init_program(nb::module_& m) {
       .def("__init__",
            &make_program,
            nb::sig("def __init__(self, graph: Graph, plan: Plan, cluster: Cluster, "
-                   "optimizer: Optimizer, keep_gradients: bool = False, "
+                   "optimizer: Optimizer = ..., keep_gradients: bool = False, "
                    "commit: bool = False) -> None"),
            "graph"_a,
            "plan"_a,
            "cluster"_a,
-           "optimizer"_a,
+           "optimizer"_a = medley::Optimizer(),
            "keep_gradients"_a = false,
            "commit"_a = false,
            "Raises ValueError where plan, graph and cluster do not fit each other. `commit`: "

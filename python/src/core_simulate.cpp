@@ -3,8 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "medley/lower/lower.h"
-#include "medley/plan/plan.h"
 #include "medley/sim/simulate.h"
 #include "python/src/core_costs.h"
 
@@ -13,26 +11,20 @@ using namespace nb::literals;
 
 namespace {
 
-medley::Simulation simulation(const medley::Graph& graph,
-                              const medley::Plan& plan,
-                              const medley::Cluster& cluster,
-                              const std::string& profile,
-                              const std::string& file,
-                              const medley::Optimizer& optimizer) {
+medley::Simulation simulated(const medley::Program& program,
+                             const medley::Cluster& cluster,
+                             const std::string& profile,
+                             const std::string& file) {
   const nb::gil_scoped_release release;
-  verify(plan, graph, cluster);
-  const medley::Program program = lower(graph, plan, cluster, optimizer);
   const medley::SimulateOptions options{.trace = false, .memory = true};
-  return simulate(program, costs_of(cluster, profile, file), options);
+  return medley::simulate(program, costs_of(cluster, profile, file), options);
 }
 
-nb::dict simulate_plan(const medley::Graph& graph,
-                       const medley::Plan& plan,
-                       const medley::Cluster& cluster,
-                       const std::string& profile,
-                       const std::string& file,
-                       const medley::Optimizer& optimizer) {
-  const medley::Simulation result = simulation(graph, plan, cluster, profile, file, optimizer);
+nb::dict simulate(const medley::Program& program,
+                  const medley::Cluster& cluster,
+                  const std::string& profile,
+                  const std::string& file) {
+  const medley::Simulation result = simulated(program, cluster, profile, file);
   nb::dict devices, sources, links, answer;
   for (const medley::SimulatedDevice& each : result.devices) {
     nb::dict row;
@@ -57,19 +49,15 @@ nb::dict simulate_plan(const medley::Graph& graph,
 }  // namespace
 
 void init_simulate(nb::module_& m) {
-  m.def(
-      "simulate_plan",
-      &simulate_plan,
-      nb::sig("def simulate_plan(graph: Graph, plan: Plan, cluster: Cluster, profile: str = \"\", "
-              "file: str = \"<profile>\", optimizer: Optimizer = ...) -> "
-              "dict[str, object]"),
-      "graph"_a,
-      "plan"_a,
-      "cluster"_a,
-      "profile"_a = "",
-      "file"_a = "<profile>",
-      "optimizer"_a = medley::Optimizer(),
-      "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
-      "each link carries, and where the times of ops come from. `profile` is a text; without one "
-      "all is analytic.");
+  m.def("simulate",
+        &simulate,
+        nb::sig("def simulate(program: Program, cluster: Cluster, profile: str = \"\", "
+                "file: str = \"<profile>\") -> dict[str, object]"),
+        "program"_a,
+        "cluster"_a,
+        "profile"_a = "",
+        "file"_a = "<profile>",
+        "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
+        "each link carries, and where the times of ops come from, by the figures of `cluster`. It "
+        "has the devices of the program. `profile` is a text; without one all is analytic.");
 }

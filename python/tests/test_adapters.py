@@ -181,7 +181,9 @@ def test_frozen_weights_cost_no_gradient_byte() -> None:
         for kept in (False, True)
     )
     plan = plan_by_hand("rows", graph)
-    result: dict[str, Any] = _core.simulate_plan(graph.core, _core.Plan(plan), exactness.cluster())
+    result: dict[str, Any] = _core.simulate(
+        _core.Program(graph.core, _core.Plan(plan), exactness.cluster()), exactness.cluster()
+    )
     # Each of two devices sends half of the gradients and half of their sums, and a few scalars.
     assert {sent // (4 * trained) for sent in result["bytes_by_link"].values() if sent} == {1}
     assert max(result["bytes_by_link"].values()) <= 4 * trained + 64

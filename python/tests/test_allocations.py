@@ -65,7 +65,8 @@ networks:
 ''')
     plan = medley.plan(graph, cluster, "data-parallel-proportional", 8, microbatches=1)
     rule = medley.AdamW(report_norm=False)
-    said = _core.simulate_plan(graph.core, plan.core, cluster, optimizer=rule.core(graph.core))
+    program = _core.Program(graph.core, plan.core, cluster, rule.core(graph.core))
+    said = _core.simulate(program, cluster)
     (predicted,) = said["devices"].values()
     trainer = medley.Trainer(
         model,

@@ -349,7 +349,7 @@ def test_reported_memory_equals_the_need_of_the_program(
     cluster = cluster_of([Cards("RTX3090-24GB", 1)], "1 GB/s")
     optimizer = AdamW().core(graph)
     plan = _core.plan(graph, cluster, alone["strategy"], 4, optimizer=optimizer)
-    found: Any = _core.simulate_plan(graph, plan, cluster, optimizer=optimizer)
+    found: Any = _core.simulate(_core.Program(graph, plan, cluster, optimizer), cluster)
     peak = found["devices"]["RTX3090-24GB/0/0"]["peak"]
     assert peak == alone["memory"]["RTX3090-24GB"][0]
     assert llama.facts.kept < peak

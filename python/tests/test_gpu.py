@@ -93,8 +93,11 @@ def test_memory_is_as_predicted(autocast: torch.dtype | None) -> None:
         graph, parse_cluster(one_device(KIND)), "data-parallel-proportional", 8, microbatches=1
     )
     optimizer = medley.AdamW(lr=1e-3)
-    predicted: Any = _core.simulate_plan(
-        graph.core, plan.core, parse_cluster(one_device(KIND)), optimizer=optimizer.core(graph.core)
+    predicted: Any = _core.simulate(
+        _core.Program(
+            graph.core, plan.core, parse_cluster(one_device(KIND)), optimizer.core(graph.core)
+        ),
+        parse_cluster(one_device(KIND)),
     )
     trainer = medley.Trainer(
         model, graph, plan, optimizer=optimizer, local=True, keep_gradients=False

@@ -197,7 +197,9 @@ def planned(graph: medley.Graph, strategy: str, memory: int = 10**12) -> tuple[d
     """Returns a plan for the devices of the cluster, and the most that one of them needs."""
     machines = parse_cluster(POOLS.replace("MEMORY", str(memory)), "pools.yaml")
     found = medley.plan(graph, machines, strategy, global_batch=ROWS, microbatches=3)
-    simulated = cast("dict[str, Any]", _core.simulate_plan(graph.core, found.core, machines))
+    simulated = cast(
+        "dict[str, Any]", _core.simulate(_core.Program(graph.core, found.core, machines), machines)
+    )
     text = found.text
     for i, device in enumerate(["fast/0/0", "fast/0/1", "slow/0/0", "slow/0/1"]):
         text = text.replace(device, f"a/{i}/0")
@@ -266,7 +268,9 @@ def test_emulated_pipelines_train_equally_in_the_simulated_time(name: str) -> No
     cluster = exactness.cluster()
     unhurried = medley.Trainer(copy.deepcopy(model), graph, plan, local=True, cluster=cluster)
     want = unhurried.step(batch)
-    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.core, cluster))
+    predicted = cast(
+        "dict[str, Any]", _core.simulate(_core.Program(graph.core, plan.core, cluster), cluster)
+    )
     with job.emulated():
         trainer = medley.Trainer(
             model, graph, plan, local=True, cluster=cluster, keep_gradients=False

@@ -210,7 +210,9 @@ def test_a_plan_is_explained_with_the_times_that_it_was_made_with(
     path = tmp_path / "p.json"
     measure(graph, cluster, path, Truth(5, 0.3))
     chosen = medley.plan(graph, cluster, "data-parallel-even", global_batch=32, profile=path)
-    simulated: Any = _core.simulate_plan(graph.core, chosen.core, cluster, path.read_text())
+    simulated: Any = _core.simulate(
+        _core.Program(graph.core, chosen.core, cluster), cluster, path.read_text()
+    )
     said = f"{32 / (simulated['step'] * 1e-9):,.0f} samples/s"
     assert said in chosen.explain()
     assert said not in dataclasses.replace(chosen, profile=None).explain()

@@ -17,10 +17,11 @@ import medley
 from medley.cluster import parse_cluster
 from medley.run import job
 from medley_extras import models
-from medley_extras.race import Tuner, candidates, table, tuner
+from medley_extras.race import Tuner, table, tuner
 from medley_extras.race.costs import Corrections, with_links, with_ops
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
 from medley_extras.race.results import save
+from medley_extras.race.searches import STRATEGIES, candidates
 from medley_extras.report import raced
 
 CLUSTER = """
@@ -168,8 +169,9 @@ def trainer() -> Iterator[medley.Trainer]:
 
 def test_searches_end_with_the_time(trainer: medley.Trainer) -> None:
     cluster = trainer.engine.machines
-    assert list(candidates(trainer, cluster, -math.inf)) == []
-    found = [plan.strategy for plan in candidates(trainer, cluster, math.inf)]
+    all_places = range(len(STRATEGIES))
+    assert list(candidates(trainer, cluster, -math.inf, all_places)) == []
+    found = [plan.strategy for _, plan in candidates(trainer, cluster, math.inf, all_places)]
     assert found[1:3] == ["data-parallel-proportional", "data-parallel-even"]
     assert {"hap", "harp"} < set(found)
 

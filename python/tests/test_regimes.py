@@ -97,7 +97,9 @@ class Priced:
 
     def __init__(self, graph: medley.Graph, cluster: Cluster, text: str, profile: str = "") -> None:
         plan = _core.Plan(text)
-        found = cast("Any", _core.simulate_plan(graph.core, plan, cluster, profile))
+        found = cast(
+            "Any", _core.simulate(_core.Program(graph.core, plan, cluster), cluster, profile)
+        )
         self.step: int = found["step"]  # nanoseconds
         self.peak: int = max(row["peak"] for row in found["devices"].values())
         self.entries: dict[str, Any] = json.loads(text)

@@ -44,7 +44,9 @@ def _prepared(name: str) -> tuple[Any, Any, Any, Any]:
 
 def _agree(name: str, plan: medley.Plan) -> None:
     model, batch, graph, cluster = _prepared(name)
-    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.core, cluster))
+    predicted = cast(
+        "dict[str, Any]", _core.simulate(_core.Program(graph.core, plan.core, cluster), cluster)
+    )
     with job.emulated():
         trainer = medley.Trainer(
             model,

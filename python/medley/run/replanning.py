@@ -82,15 +82,14 @@ def question(before: Plan) -> Question:
 
 
 def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
-    """Returns the predicted step time in nanoseconds if some devices take `factors` times as
-    long."""
-    cluster, *times = _slowed(engine, plan, factors)
-    return _simulated(engine, plan, cluster, *times)
+    """Returns the predicted nanoseconds of a step if some devices take `factors` times as long."""
+    return _simulated(_lowered(engine, plan), *_slowed(engine, plan, factors))
 
 
-def step_on(engine: Engine, plan: Plan, cluster: Cluster) -> float:
-    """Returns the predicted step time in seconds on the same devices with other figures."""
-    return 1e-9 * _simulated(engine, plan, cluster, *measured(plan.profile))
+def stepper(engine: Engine, plan: Plan) -> Callable[[Cluster], float]:
+    """Returns the prediction of a step in seconds, by any figures of the same devices."""
+    program, times = _lowered(engine, plan), measured(plan.profile)
+    return lambda cluster: 1e-9 * _simulated(program, cluster, *times)
 
 
 def plan_on(
@@ -111,12 +110,14 @@ def plan_on(
     return Plan.of(chosen, graph, engine.machines, like.profile)
 
 
-def _simulated(engine: Engine, plan: Plan, cluster: Cluster, profile: str, file: str) -> float:
-    graph = engine.graph.core
-    chosen = _as_for(cluster, engine.machines, plan.core)
-    rule = engine.optimizer.core(graph)
-    found: dict[str, Any] = _core.simulate_plan(graph, chosen, cluster, profile, file, rule)
+def _simulated(program: _core.Program, cluster: Cluster, profile: str, file: str) -> float:
+    found: Any = _core.simulate(program, cluster, profile, file)
     return float(found["step"])
+
+
+def _lowered(engine: Engine, plan: Plan) -> _core.Program:
+    graph = engine.graph.core
+    return _core.Program(graph, plan.core, engine.machines, engine.optimizer.core(graph))
 
 
 def saved(

@@ -90,7 +90,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        help="stop after 60s, 5m or never; 60s is the default on real devices; --resume continues",
+        help="stop after 50s, 5m or never; 50s is the default on real devices; --resume continues",
     )
     parser.add_argument(
         "--window",
@@ -153,7 +153,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _budget(arguments: argparse.Namespace) -> float | None:
     if arguments.budget == "never" or (arguments.budget is None and arguments.emulate):
         return None
-    return read_seconds(arguments.budget or "60s")
+    return read_seconds(arguments.budget or "50s")
 
 
 def _load(name: str) -> Graph:

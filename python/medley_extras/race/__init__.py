@@ -1,46 +1,33 @@
 """The choice of a plan by real steps: `Trainer(tune=...)`, `medley launch --tune`.
 
-The first process plans for every strategy, and all processes try the plans in turn (`race.py`).
+All processes plan for some strategies each (`searches.py`), and try the plans in turn (`race.py`).
 Every step of the race is a step of training, since all plans train the same curve.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from medley import Cluster, Metrics, Plan
+from medley import Metrics, Plan
 from medley.run import exchange, job
-from medley.run.replanning import plan_on, question, step_on
-from medley_extras.race.costs import Corrections, Row, with_links, with_ops
-from medley_extras.race.race import Race, Runner
+from medley_extras.race.costs import Corrections
+from medley_extras.race.race import Race
 from medley_extras.race.results import save
+from medley_extras.race.searches import Searches, decides
 from medley_extras.recall.memory import Memory
 
 if TYPE_CHECKING:
     from medley import Trainer
 
-# As many as the budget allows. "auto" searches with limits and finds plans that others miss.
-STRATEGIES = (
-    "auto",
-    "data-parallel-proportional",
-    "data-parallel-even",
-    "harp",
-    "hap",
-    "megatron",
-    "autohet",
-)
 SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
 SEARCH = 0.5  # share of the remaining budget that a search for plans may take
 REPLANS = 3  # searches for plans with corrected costs
-SAME = 1e-3  # relative difference of the steps of plans that count as one, by two sets of figures
 
 
 def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
@@ -55,14 +42,13 @@ class Tuner:
     def __init__(self, trainer: Trainer, steps: int | None, remember: bool) -> None:
         self._steps = steps
         self._memory = Memory(trainer, remember)
-        self._plans: list[Plan] = []
         self._requested: Plan | None = None  # in an elastic run
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._replans = 0
         self._search_seconds = 0.0  # of the last search for plans
         known = self._memory.recall(trainer)
-        self._corrections = Corrections(*known.corrections) if known else Corrections({}, {})
+        self._searches = Searches(Corrections(*known.corrections if known else ({}, {})))
         self._meter: Any = None  # of op times, relative to the corrected costs
         self.race: Race | None = None
 
@@ -85,11 +71,11 @@ class Tuner:
         race.note_step(seconds)
         wanted = race.best if race.is_over else race.current
         if wanted != before:
-            self._change(trainer, self._plans[wanted])
+            self._change(trainer, self._searches.plans[wanted])
         if race.is_over:
             self._is_over = True
             trainer.engine.measure_against(None)
-            self._memory.keep(race, self._plans[race.best], self._corrections)
+            self._memory.keep(race, self._searches.plans[race.best], self._searches.corrections)
             if trainer.is_first or trainer.is_elastic:
                 print(table(race), file=sys.stderr, flush=True)
                 if not trainer.is_alone:
@@ -120,11 +106,10 @@ class Tuner:
         return SHARE * max(0, trainer.expected_steps - trainer.steps)
 
     def _begun(self, trainer: Trainer, budget: float) -> Race:
-        """Finds the plans of all strategies, or of as many as a share of the budget allows, which
-        is in seconds."""
+        """Begins with the plans that a share of the budget allows, which is in seconds."""
         self._measure(trainer)
         begin = time.monotonic()
-        runners = self._found(trainer, [trainer.plan], [], SEARCH * budget)
+        runners = self._searches.find(trainer, [trainer.plan], [], SEARCH * budget)
         weak = weakref.proxy(trainer)  # the race belongs to the trainer
         race = Race(runners, math.inf, measured=lambda: self._correct(weak))
         self._search_seconds = _since(begin, trainer)
@@ -134,7 +119,7 @@ class Tuner:
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan as long as they can correct costs."""
         ends = trainer.is_elastic or trainer.plan.profile is not None or self._replans == REPLANS
-        cluster = None if ends else self._corrections.of(trainer.engine.machines)
+        cluster = None if ends else self._searches.corrections.of(trainer.engine.machines)
         self._meter = trainer.engine.measure_against(cluster)
 
     def _correct(self, trainer: Trainer) -> None:
@@ -151,64 +136,10 @@ class Tuner:
         rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
         if not trainer.is_alone:
             rows = [tuple(row) for each in exchange.values(rows) for row in each]
-        self.race.add(self._found(trainer, [], rows, SEARCH * left))
+        self._searches.correct(trainer, rows, self.race.runners)
+        self.race.add(self._searches.find(trainer, [], self.race.runners, SEARCH * left))
         self._search_seconds = _since(begin, trainer)
         self.race.note_pause(self._search_seconds)
-
-    def _found(
-        self, trainer: Trainer, known: Sequence[Plan], rows: Sequence[Row], limit: float
-    ) -> list[Runner]:
-        """Returns runners for the `known` plans that have none yet and for the plans of all
-        strategies, by costs that `rows` correct. After `limit` seconds no further search begins.
-        The first process finds them."""
-        end = math.inf if job.emulation() else time.monotonic() + limit
-
-        def find() -> bytes:
-            corrections = self._corrected(trainer, rows) if rows else self._corrections
-            cluster = corrections.of(trainer.engine.machines)
-            figures = (cluster, _other_figures(cluster))
-            plans = [*self._plans, *known]
-            steps = [[step_on(trainer.engine, plan, each) for each in figures] for plan in plans]
-            for plan in candidates(trainer, cluster, end):
-                own = [step_on(trainer.engine, plan, each) for each in figures]
-                if not any(_is_same(each, own) for each in steps):
-                    plans.append(plan)
-                    steps.append(own)
-            texts = [plan.text for plan in plans[len(self._plans) :]]
-            return json.dumps([corrections, texts, [each[0] for each in steps]]).encode()
-
-        found = find() if _decides(trainer) else exchange.from_first(find, "plans to try")
-        corrections, texts, steps = json.loads(found)
-        self._corrections = Corrections(*corrections)
-        before = [] if self.race is None else self.race.runners
-        for runner, seconds in zip(before, steps, strict=False):
-            runner.predicted = seconds
-        made: list[Runner] = []
-        for text, seconds in zip(texts, steps[len(self._plans) :], strict=True):
-            now = trainer.plan
-            plan = Plan(text, now.graph, now.cluster, now.profile)
-            name = plan.strategy or "by hand"
-            same = sum(each.name.split()[0] == name.split()[0] for each in [*before, *made])
-            made.append(Runner(f"{name} {same + 1}" if same else name, seconds))
-            self._plans.append(plan)
-        return made
-
-    def _corrected(self, trainer: Trainer, rows: Sequence[Row]) -> Corrections:
-        """Returns the corrections after what the last plan has shown."""
-        assert self.race is not None
-        cluster = trainer.engine.machines
-        kinds = sorted({cluster.kind(each).name for each in range(len(cluster.devices))})
-        corrections = with_ops(self._corrections, rows, kinds)
-        pairs = zip(self.race.runners, self._plans, strict=True)
-        tried = [(runner, plan) for runner, plan in pairs if runner.measured < math.inf]
-
-        def predict(changed: Corrections) -> list[float]:
-            figures = changed.of(cluster)
-            return [step_on(trainer.engine, plan, figures) for _, plan in tried]
-
-        networks = [each.name for each in cluster.networks]
-        steps = [runner.measured for runner, _ in tried]
-        return with_links(corrections, steps, predict, networks)
 
     def _change(self, trainer: Trainer, plan: Plan) -> None:
         assert self.race is not None
@@ -221,56 +152,15 @@ class Tuner:
             self.race.note_change(_since(self._since, trainer))
 
 
-def _decides(trainer: Trainer) -> bool:
-    """Returns whether this process races without the others. In a job of fixed size all do."""
-    return trainer.is_alone or trainer.is_elastic
-
-
 def _largest(seconds: float, trainer: Trainer) -> float:
     """Returns the most seconds of all processes that race."""
-    return seconds if _decides(trainer) else exchange.largest(seconds)
+    return seconds if decides(trainer) else exchange.largest(seconds)
 
 
 def _since(begin: float, trainer: Trainer) -> float:
     """Returns the seconds since `begin`, the same in all processes. The steps of emulated devices
     have their own clock, on which nothing else takes time."""
     return 0.0 if job.emulation() else _largest(time.monotonic() - begin, trainer)
-
-
-def candidates(trainer: Trainer, cluster: Cluster, end: float) -> Iterator[Plan]:
-    """Yields the plans of all strategies by the figures of `cluster`. After `end`, as
-    time.monotonic(), no further search begins."""
-    for strategy in STRATEGIES:
-        if time.monotonic() > end:
-            return
-        asked = question(trainer.plan)._replace(strategy=strategy)
-        try:
-            plan = plan_on(trainer.engine, asked, cluster, trainer.plan)
-        except ValueError:  # none fits
-            continue
-        if _may_run(trainer, plan):
-            yield plan
-
-
-def _other_figures(cluster: Cluster) -> Cluster:
-    """Returns the cluster with one slower device type and slower networks. Plans whose steps are
-    equal there, too, divide the work equally."""
-    kind, others = cluster.kind(0).name, {each.name: (0.5, 1e-3) for each in cluster.networks}
-    return cluster.corrected({kind: (2.0, 1.5)}, others)
-
-
-def _is_same(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(abs(a / b - 1) <= SAME for a, b in zip(one, other, strict=True))
-
-
-def _may_run(trainer: Trainer, plan: Plan) -> bool:
-    """Returns whether the processes of the trainer can run a plan. Those of a job of fixed size
-    need a device each, and the process that measures needs one."""
-    if trainer.is_alone:
-        return True
-    if trainer.is_elastic:
-        return trainer.plan.devices[0] in plan.devices
-    return sorted(plan.devices) == sorted(trainer.plan.devices)
 
 
 def table(race: Race) -> str:
