@@ -77,6 +77,11 @@ def tempo(*arguments: Any) -> Any:
     return None if _table() is None else _module("TEMPO", "").Tempo(*arguments)
 
 
+def slow(*arguments: Any) -> Sequence[str]:
+    """Returns a line for each device that is slower than the plan expects, by the package."""
+    return [] if _table() is None else _module("SLOW", "").slow(*arguments)
+
+
 def _module(name: str, option: str) -> Any:
     if (table := _table()) is None:
         raise ValueError(f"{option}: needs the package {_PACKAGE}. Install it.")

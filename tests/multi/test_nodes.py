@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_processes import CLUSTER, SCRIPT, TORCHRUN, cut_into_stages, environment, folder, run
 
 import warm_start
-from medley.run import connections, job, launch, stragglers
+from medley.run import connections, job, launch
+from medley_extras.race import stragglers
 
 __all__ = ["folder"]  # a fixture
 
@@ -139,12 +140,12 @@ def test_slow_is_measured_by_the_others() -> None:
     expected = {"a": 10.0, "b": 20.0, "c": 10.0, "idle": 0.0}
     kinds = dict.fromkeys(expected, "CPU")
     assert stragglers.slow_devices(expected, {"a": 30, "b": 60, "c": 31, "idle": 5}, kinds) == {}
-    slow = stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30}, kinds)
-    assert slow == {"b": pytest.approx(2.0)}
-    (sentence,) = stragglers.sentences(slow)
-    assert sentence.startswith("medley: b is slow: computing takes it 2.0x as long")
+    took = {"a": 30, "b": 120, "c": 30}
+    assert stragglers.slow_devices(expected, took, kinds) == {"b": pytest.approx(2.0)}
+    (sentence,) = stragglers.slow(expected, took, kinds)
+    assert sentence.startswith("b is slow: computing takes it 2.0x as long")
     alone = kinds | {"b": "imaginary"}
-    assert stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30}, alone) == {}
+    assert stragglers.slow_devices(expected, took, alone) == {}
 
 
 def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,50 +1,18 @@
-"""Detection of devices slower than the plan expects, reported at the end of a run."""
+"""Compute times of devices. At the end of a job those slower than the plan expects are printed."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from medley import _runtime
+from medley import _runtime, extras
 from medley.run import job
+from medley.run.patience import say
 
-SLOW = 1.5  # times the time that the plan expects, relative to the other devices
 FEWEST_STEPS = 5
 _PATIENCE_SECONDS = 10.0  # for devices that do not report their time
-
-
-def slow_devices(
-    expected: Mapping[str, float], took: Mapping[str, float], kinds: Mapping[str, str]
-) -> dict[str, float]:
-    """Returns the slow-down factor of each slow device. The ratio of measured to expected time is
-    compared among devices of one key (`kinds`, by device). Without a profile all may take three
-    times as long, and unmeasured types may differ from their data sheets."""
-    ratios = {
-        name: took[name] / expected[name]
-        for name in expected
-        if name in took and expected[name] > 0
-    }
-    found = {}
-    for name, ratio in ratios.items():
-        others = [
-            each for other, each in ratios.items() if other != name and kinds[other] == kinds[name]
-        ]
-        if others and ratio > SLOW * (usual := statistics.median(others)) > 0:
-            found[name] = ratio / usual
-    return found
-
-
-def sentences(slow: Mapping[str, float]) -> list[str]:
-    """Returns a line for each slow device, the slowest first."""
-    return [
-        f"medley: {name} is slow: computing takes it {factor:.1f}x as long as the plan expects, "
-        "measured by the other devices"
-        for name, factor in sorted(slow.items(), key=lambda each: -each[1])
-    ]
 
 
 class Stopwatch:
@@ -102,5 +70,5 @@ def report(
         for rank, name in enumerate(kinds):
             left = max(1, round(1000 * (end - time.monotonic())))
             took[name] = json.loads(store.wait(f"took/{generation}/{rank}", left))
-        for sentence in sentences(slow_devices(expected, took, kinds)):
-            print(sentence, file=sys.stderr, flush=True)
+        for sentence in extras.slow(expected, took, kinds):
+            say(sentence)
