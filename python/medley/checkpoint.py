@@ -154,7 +154,8 @@ class Saver:
                 )
                 for each in parts
             ]
-            write_plans, key = [each.write_plan for each in parts], self._new_key()
+            key = "" if self._job is None else exchange.new_key("save")
+            write_plans = [each.write_plan for each in parts]
             self._save = _Save(folder, state, saving, key, write_plans, writers, is_beside)
             held = sum(writer.bytes for writer in writers)
             if held > (room := available_memory()):
@@ -253,9 +254,6 @@ class Saver:
     def _check_others(self) -> None:
         if self._job is not None:
             exchange.check()
-
-    def _new_key(self) -> str:
-        return "" if self._job is None else exchange.new_key("save")
 
     def _from_first(self, make: Callable[[], bytes]) -> str:
         data = make() if self._job is None else exchange.from_first(make, "opens a checkpoint")
@@ -446,8 +444,8 @@ def read_newest(
     the others."""
     last = ""
     for path, _, is_complete in found:
-        if last:
-            _say_first(job, f"{last}; taking {path}")
+        if last and (job is None or job.rank == 0):
+            say(f"{last}; taking {path}")
         last = "" if is_complete else f"{path}: not complete (no COMMIT)"
         if is_complete:
             manifest, last = _read(wanted, job, path, note, parameters_only)
@@ -532,7 +530,7 @@ def _read(
     manifest, error = _try(lambda: _core.Manifest.open(path))
     if manifest is not None:
         note(path, manifest.step)
-    if error := _first_of_all(job, error):
+    if error := exchange.first_error(job, error):
         return None, error
     assert manifest is not None
     whole = manifest
@@ -541,7 +539,7 @@ def _read(
         _runtime.match_state(run, path, part, parameters_only)
     if runs:
         _, error = _try(lambda: _runtime.load_state(runs, path, whole, parameters_only))
-    error = _first_of_all(job, error)
+    error = exchange.first_error(job, error)
     return (None, error) if error else (manifest, "")
 
 
@@ -550,14 +548,3 @@ def _try(read: Callable[[], _Read]) -> tuple[_Read | None, str]:
         return read(), ""
     except (ValueError, OSError) as error:
         return None, str(error)
-
-
-def _first_of_all(job: Job | None, error: str) -> str:
-    if job is None:
-        return error
-    return next((text[1:] for text in exchange.texts(f"-{error}") if text[1:]), "")
-
-
-def _say_first(job: Job | None, line: str) -> None:
-    if job is None or job.rank == 0:
-        say(line)

@@ -30,12 +30,16 @@ from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of
 from medley.optimizer import Optimizer
 from medley.plan import Plan
-from medley.run import connections, devices, exchange, stragglers
+from medley.run import connections, devices, ends, exchange, stragglers
 from medley.run.job import Job
 from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT
 
 Value = TypeVar("Value")
+
+
+class PlanError(OSError):
+    """A plan lacks memory on some device. The plan before stays in all processes."""
 
 
 class OfEngine(Generic[Value]):
@@ -127,6 +131,7 @@ class Engine:
     def make_run(self, plan: Plan, program: _core.Program, this: Job | None) -> Any:
         """Returns the run of this process, without values."""
         options = self._options | devices.options(plan, program, self.machines, this)
+        self._places: list[str] = options["torch_devices"]
         if self._lead is not None:  # its run monitors all others
             del options["membership"]
             if not exchange.is_same(program.hash()):
@@ -180,21 +185,36 @@ class Engine:
 
     def change_plan(self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None) -> int:
         """Continues under another plan of the same devices, with the same state. Returns the bytes
-        that this process has received. `this`: this process in the order of the plan."""
+        that this process has received. `this`: this process in the order of the plan. An
+        error leaves all as it was."""
         program = self.program_of(plan)
         moves = _core.ReshardPlan([(self.program, self.program.devices, None)], program)
         self.reset()
-        run, before = self.make_run(plan, program, this), self.run
-        moved: dict[str, int] = _runtime.share_state(moves, before, run, peers)
-        self.load_constants(run)
-        run.seed = before.seed
-        for report in (self._report, self._drift_report):
-            if report is not None:
-                report.detach()
+        with self._fits(this):
+            run = self.make_run(plan, program, this)
+            devices.require_memory(run, program, self.machines, this, self._places)
+        # In a job an error between messages ends the run: the others would wait.
+        with self._fits(None) if this is None else exchange.exchanging(OSError):
+            moved: dict[str, int] = _runtime.share_state(moves, self.run, run, peers)
+            self.load_constants(run)
+        run.seed = self.run.seed
+        for report in filter(None, (self._report, self._drift_report)):
+            report.detach()
         self.finish()
         self.enter(plan, program, run, this)
         self._watch()
         return moved["received"]
+
+    @contextlib.contextmanager
+    def _fits(self, this: Job | None) -> Iterator[None]:
+        """Wraps work of all processes that needs memory. If one lacks it, all raise PlanError."""
+        error = ""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as failed:  # of PyTorch's allocators
+            error = f"{'' if this is None else f'{ends.name()}: '}{failed}"
+        if error := exchange.first_error(this, error):
+            raise PlanError(f"change_plan: {error}")
 
     def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
         """Replaces plan, program, run and job by these."""

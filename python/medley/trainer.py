@@ -182,8 +182,8 @@ class Trainer(OfSession, WholeTensors, Records):
 
     def change_plan(self, plan: Plan | str | os.PathLike[str]) -> int:
         """Continues under another plan of the same rows and devices, with the same state and curve.
-        The state moves straight from run to run. Returns the bytes that this process has received.
-        Collective. In an elastic run the change follows within a few steps, and 0 is returned."""
+        Returns the received bytes of state. If a device lacks memory, all processes keep the plan
+        and raise OSError. Collective. An elastic run changes within a few steps, and returns 0."""
         chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
         rows = self.engine.plan.global_batch
         if chosen.global_batch != rows:

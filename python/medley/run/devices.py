@@ -77,6 +77,21 @@ def options(
     }
 
 
+def require_memory(
+    run: Any, program: _core.Program, cluster: Cluster, this: job.Job | None, places: list[str]
+) -> None:
+    """Raises MemoryError or RuntimeError if a device of this process, at these `places`, has no
+    memory for the state of another run. An emulated device needs memory for a step."""
+    uses, held = run.memory(), []
+    for own, rank in enumerate(range(len(uses)) if this is None else [this.rank]):
+        use, place = uses[rank], places[own % len(places)]
+        if job.emulation() and use["peak"] > cluster.kind(program.devices[rank]).memory_bytes:
+            raise MemoryError(
+                f"{run.device_names[rank]}: out of memory: needs {use['peak']:,} bytes"
+            )
+        held.append(torch.empty(use["persistent"], dtype=torch.uint8, device=place))
+
+
 def _next_ledger(cluster: Cluster) -> str:
     """Returns the clock of a later run of all processes, which a device joins only once."""
 

@@ -287,11 +287,11 @@ def _names_of_addresses(this: job.Job) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _exchange() -> Iterator[None]:
-    """Wraps exchanges: raises the cause of a Gloo error."""
+def exchanging(kind: type[Exception] = RuntimeError) -> Iterator[None]:
+    """Wraps exchanges: raises the cause of an error of Gloo, of this kind."""
     try:
         yield
-    except RuntimeError as error:
+    except kind as error:
         raise _cause_of(str(error)) from None
 
 
@@ -334,7 +334,7 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
     # As bytes, because Gloo supports only some dtypes.
     flat = whole.reshape(-1).view(torch.uint8) if whole.numel() else whole.new_empty(0)
     if flat.numel():
-        with _exchange():
+        with exchanging():
             _peers[0].broadcast(flat, rank)
     return whole
 
@@ -357,7 +357,7 @@ def largest(value: float) -> float:
     if join() is None:
         return float(value)
     tensor = torch.tensor([float(value)], dtype=torch.float64)
-    with _exchange():
+    with exchanging():
         _peers[0].all_reduce_max(tensor)
     return float(tensor)
 
@@ -366,7 +366,7 @@ def is_same(text: str) -> bool:
     """Returns whether all processes have the same text. Only its checksum is sent."""
     found = float(zlib.crc32(text.encode()))
     tensor = torch.tensor([found, -found], dtype=torch.float64)
-    with _exchange():
+    with exchanging():
         _peers[0].all_reduce_max(tensor)
     return float(tensor[0]) == -float(tensor[1])
 
@@ -375,17 +375,23 @@ def texts(text: str) -> list[str]:
     """Returns the texts of all processes, by rank. No text may be empty."""
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(_peers[0].size)]
-    with _exchange():
+    with exchanging():
         _peers[0].all_gather(sizes, torch.tensor([own.numel()]))
     padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
     padded[: own.numel()] = own
     found = [torch.empty_like(padded) for _ in sizes]
-    with _exchange():
+    with exchanging():
         _peers[0].all_gather(found, padded)
     return [
         data[: int(size)].numpy().tobytes().decode()
         for data, size in zip(found, sizes, strict=True)
     ]
+
+
+def first_error(this: job.Job | None, error: str) -> str:
+    """Returns the first error of all processes of a job, or this one's without a job. "": none."""
+    found = [f"-{error}"] if this is None else texts(f"-{error}")
+    return next((text[1:] for text in found if text[1:]), "")
 
 
 def values(own: Any) -> list[Any]:

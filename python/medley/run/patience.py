@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -42,5 +43,6 @@ class Patience:
 
 
 def say(sentence: str) -> None:
-    """Prints a message immediately."""
-    print(f"medley: {sentence}", file=sys.stderr, flush=True)
+    """Prints a message immediately, unless the disk of the output is full."""
+    with contextlib.suppress(OSError):
+        print(f"medley: {sentence}", file=sys.stderr, flush=True)

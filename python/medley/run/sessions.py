@@ -102,12 +102,10 @@ class LocalSession:
         self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None
     ) -> int:
         self.whole.saver.wait()
-        received = self.whole.first.change_plan(plan, this, peers)
-        self.whole.open_saver()
-        return received
-
-    def last_evaluation(self) -> None:
-        return None
+        try:
+            return self.whole.first.change_plan(plan, this, peers)
+        finally:  # Ctrl-C may be raised after the change
+            self.whole.open_saver()
 
     def together(self, make: Callable[[], Made]) -> Made:
         return make()
@@ -118,14 +116,11 @@ class LocalSession:
     def begin_at(self, counts: list[int], path: str) -> None:
         self.whole.set_steps(counts)
 
-    def catch_up(self) -> None:
-        return None
-
-    def begin_fit(self, steps: int | None) -> None:
-        return None
-
-    def end_fit(self) -> None:
-        return None
+    # No process joins later.
+    def last_evaluation(self) -> None: ...
+    def catch_up(self) -> None: ...
+    def begin_fit(self, steps: int | None) -> None: ...
+    def end_fit(self) -> None: ...
 
     def complete(self) -> None:
         self.whole.saver.wait()
@@ -164,10 +159,11 @@ class JobSession(LocalSession):
         own = engine.plan.devices[engine.job.rank]
         group, seconds = exchange.group_name(), exchange.TIMEOUT_SECONDS
         peers = reshard_peers(engine.machines, self._devices, own, group, seconds)
-        engine.order = order_of(plan, self._devices)
         this = dataclasses.replace(engine.job, rank=plan.devices.index(own))
-        with exchange.reordered(engine.order):
-            return self._change_plan(plan, this, peers)
+        with exchange.reordered(order := order_of(plan, self._devices)):
+            received = self._change_plan(plan, this, peers)
+        engine.order = order
+        return received
 
 
 def session_of(whole: Whole, this: Job | None) -> Session:

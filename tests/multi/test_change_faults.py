@@ -1,0 +1,226 @@
+"""A run keeps its curve through faults in every state of a change of plan: signals, a killed
+process, a full disk, a device without memory."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import change_faults
+import exactness
+from change_faults import AT, ELASTIC_STEPS, STEPS, batches, plans, trainer_of
+from outcomes import recoveries
+from test_processes import LAUNCH, run
+
+import medley
+
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+
+SCRIPT = str(Path(change_faults.__file__))
+DEVICES = [f"a/{number}/0" for number in range(3)]
+STATES = ["begun", "built", "moved", "finished", "entered", "stepping"]
+OF_RECOVERY = [
+    "requested",
+    "plan",
+    "connect",
+    "make_runs",
+    "fetch",
+    "load_constants",
+    "share_history",
+    "hand_over",
+    "taken",
+    "stepping",
+]
+
+
+@functools.cache
+def expected(steps: int) -> tuple[list[float], dict[str, Any]]:
+    """Returns the losses and parameters of one device."""
+    _, _, graph = change_faults.captured()
+    with exactness.double_precision():
+        alone = medley.Plan(exactness.random_plan(graph, 0, exactness.ROWS, 1))
+        trainer = trainer_of(alone, local=True)
+        losses = [trainer.step(batch).loss for batch in batches(steps)]
+    return losses, trainer.parameters()
+
+
+def require_curve(folder: Path, steps: int = STEPS, plan: int = 0) -> None:
+    """Resumes what is left of a run, and asserts that all of it has the curve of one device."""
+    with exactness.double_precision():
+        trainer = trainer_of(plans()[plan], local=True)
+        trainer.fit(batches(steps), output=folder / "run")
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [line["step"] for line in found] == list(range(1, steps + 1))
+    losses, parameters = expected(steps)
+    for line, loss in zip(found, losses, strict=True):
+        assert abs(line["loss"] - loss) <= 1e-10 * abs(loss), line["step"]
+    for name, value in trainer.parameters().items():
+        error = float((value - parameters[name]).abs().max() / parameters[name].abs().max())
+        assert error <= 1e-10, name
+
+
+def launched(folder: Path, *options: str, **fault: Any) -> Any:
+    """Runs the script under `medley launch`."""
+    folder.mkdir(exist_ok=True)
+    plans()[0].save(folder / "plan.json")
+    return run(
+        [*LAUNCH, *options, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)]
+    )
+
+
+def seen(folder: Path) -> list[dict[str, Any]]:
+    """Returns the results of all processes that have ended well."""
+    return [json.loads(each.read_text()) for each in sorted(folder.glob("seen-*.json"))]
+
+
+# --- threads ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("state", STATES)
+def test_signal_ends_threads_with_a_checkpoint(
+    tmp_path: Path, state: str, number: signal.Signals
+) -> None:
+    fitted = change_faults.train(tmp_path, {"state": state, "signal": number}, local=True)
+    assert fitted.interrupted
+    assert fitted.steps == AT + (state == "stepping")
+    require_curve(tmp_path, plan=number % 2)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_second_signal_ends_threads_at_once(tmp_path: Path, state: str) -> None:
+    fault = {"state": state, "signal": signal.SIGINT, "times": 2, "save": 1}
+    with pytest.raises(KeyboardInterrupt):
+        change_faults.train(tmp_path, fault, local=True)
+    require_curve(tmp_path)
+
+
+@pytest.mark.parametrize("plan", [0, 1])
+def test_full_disk_ends_no_threads(
+    tmp_path: Path, plan: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    change_faults.train(tmp_path, {"full": True}, local=True)
+    assert capfd.readouterr().err.count("is not saved") == 1
+    require_curve(tmp_path, plan=plan)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_ctrl_c_in_a_script_leaves_a_trainer_that_trains(tmp_path: Path, state: str) -> None:
+    with exactness.double_precision():
+        trainer = trainer_of(plans()[0], local=True)
+        losses = []
+        with change_faults.faulty({"state": state, "signal": signal.SIGINT}):
+            for batch in batches(AT):
+                losses.append(trainer.step(batch).loss)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.change_plan(plans()[1])
+                trainer.step(batches(STEPS)[AT])
+        for batch in batches(STEPS)[trainer.steps :]:
+            losses.append(trainer.step(batch).loss)
+        trainer.save(tmp_path / "run")
+        resumed = trainer_of(plans()[2], local=True)
+        assert resumed.load(tmp_path / "run").step == STEPS
+    wanted, parameters = expected(STEPS)
+    assert losses[:AT] == pytest.approx(wanted[:AT], rel=1e-10)
+    assert losses[-1] == pytest.approx(wanted[-1], rel=1e-10)
+    for name, value in resumed.parameters().items():
+        assert (value - parameters[name]).abs().max() <= 1e-10 * parameters[name].abs().max(), name
+
+
+@pytest.mark.parametrize("state", ["built", "moved"])
+def test_threads_without_memory_keep_their_plan(tmp_path: Path, state: str) -> None:
+    change_faults.train(tmp_path, {"state": state, "raises": "CUDA out of memory"}, local=True)
+    assert seen(tmp_path) == [{"errors": ["change_plan: CUDA out of memory"], "interrupted": False}]
+    require_curve(tmp_path, plan=1)
+
+
+# --- a job of fixed size ---
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_signal_ends_a_job_with_a_checkpoint(tmp_path: Path, state: str) -> None:
+    done = launched(tmp_path, device=DEVICES[1], state=state, signal=signal.SIGTERM)
+    assert done.returncode == 0, done.stderr
+    assert [each["interrupted"] for each in seen(tmp_path)] == [True] * 3
+    require_curve(tmp_path, plan=1)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_killed_process_ends_a_job_and_is_named(tmp_path: Path, state: str) -> None:
+    done = launched(tmp_path, device=DEVICES[1], state=state, signal=signal.SIGKILL, save=1)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert f"device {DEVICES[1]} was killed by SIGKILL" in done.stderr.splitlines()[-1]
+    require_curve(tmp_path)
+
+
+def test_full_disk_ends_no_job(tmp_path: Path) -> None:
+    done = launched(tmp_path, full=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is not saved") == 1, done.stderr
+    require_curve(tmp_path)
+
+
+def test_job_without_memory_keeps_its_plan(tmp_path: Path) -> None:
+    fault = {"state": "built", "raises": "CUDA out of memory", "save": 1}
+    done = launched(tmp_path, device=DEVICES[1], **fault)
+    assert done.returncode == 0, done.stderr
+    errors = [f"change_plan: {DEVICES[1]}: CUDA out of memory"]
+    assert seen(tmp_path) == [{"errors": errors, "interrupted": False}] * 3
+    require_curve(tmp_path, plan=1)
+
+
+def test_launcher_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
+    fault = {"state": "built", "signal": signal.SIGTERM, "launcher": True}
+    done = launched(tmp_path, device=DEVICES[1], **fault)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert [each["interrupted"] for each in seen(tmp_path)] == [True] * 3
+    require_curve(tmp_path, plan=1)
+
+
+# --- an elastic run ---
+
+
+def elastic(folder: Path, *options: str, **fault: Any) -> Any:
+    """Runs the script under `medley launch --elastic`."""
+    log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl")]
+    return launched(folder, *log, *options, **fault)
+
+
+@pytest.mark.parametrize("state", OF_RECOVERY)
+def test_elastic_run_goes_on_without_a_killed_process(tmp_path: Path, state: str) -> None:
+    done = elastic(tmp_path, device=DEVICES[1], state=state, signal=signal.SIGKILL)
+    assert done.returncode == 0, done.stderr
+    assert DEVICES[1] in recoveries(tmp_path)[-1]["lost"]
+    require_curve(tmp_path, ELASTIC_STEPS)
+
+
+def test_full_disk_ends_no_elastic_run(tmp_path: Path) -> None:
+    done = elastic(tmp_path, full=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is not saved") == 1, done.stderr
+    require_curve(tmp_path, ELASTIC_STEPS)
+
+
+@pytest.mark.parametrize("state", ["make_runs", "fetch"])
+def test_elastic_run_without_memory_returns_to_its_plan(tmp_path: Path, state: str) -> None:
+    done = elastic(tmp_path, device=DEVICES[1], state=state, raises="CUDA out of memory")
+    assert done.returncode == 0, done.stderr
+    assert len(recoveries(tmp_path)) == 1
+    last = json.loads((tmp_path / "elastic-2.plan.json").read_text())
+    assert last == json.loads((tmp_path / "plan.json").read_text())
+    require_curve(tmp_path, ELASTIC_STEPS)
+
+
+def test_elastic_run_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
+    done = elastic(tmp_path, device=DEVICES[1], state="hand_over", signal=signal.SIGTERM)
+    assert done.returncode == 0, done.stderr
+    assert [each["interrupted"] for each in seen(tmp_path)] == [True] * 3
+    require_curve(tmp_path, ELASTIC_STEPS, plan=1)
