@@ -69,7 +69,7 @@ BUDGETS = {
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 205,
     "python/medley_extras/race": 885,  # searches in all processes, failed plans, slow devices
-    "python/medley_extras/recall": 337,
+    "python/medley_extras/recall": 345,
     "python/medley_extras/report": 2_781,  # the picture of a cluster, the first difference of steps
     "python/medley_extras/trackers": 95,
     "python/medley_extras/train": 740,

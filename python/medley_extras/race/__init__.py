@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from medley import Metrics, Plan
+from medley.engine import PlanError
 from medley.run import exchange, job
 from medley_extras.race.costs import Corrections
 from medley_extras.race.race import Race
@@ -28,6 +29,7 @@ STEPS = 20  # the same if their number is unknown
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
 SEARCH = 0.5  # share of the remaining budget that a search for plans may take
 REPLANS = 3  # searches for plans with corrected costs
+MOST_OF_A_PROBLEM = 100  # characters of an error in the table
 
 
 def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
@@ -43,6 +45,7 @@ class Tuner:
         self._steps = steps
         self._memory = Memory(trainer, remember)
         self._requested: Plan | None = None  # in an elastic run
+        self._now = 0  # the runner under which it was requested
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._replans = 0
@@ -69,9 +72,14 @@ class Tuner:
         if race.budget == math.inf:
             race.budget = self._allowed(trainer) * seconds
         race.note_step(seconds)
-        wanted = race.best if race.is_over else race.current
-        if wanted != before:
-            self._change(trainer, self._searches.plans[wanted])
+        self._go_on(trainer, race, before)
+
+    def _go_on(self, trainer: Trainer, race: Race, now: int) -> None:
+        """Changes from the plan of the runner `now` to the wanted one, unless it cannot run."""
+        self._now = now
+        plans = self._searches.plans
+        while race.wanted != now and (problem := self._change(trainer, plans[race.wanted])):
+            race.note_failure(f"does not fit: {problem}")
         if race.is_over:
             self._is_over = True
             trainer.engine.measure_against(None)
@@ -94,8 +102,13 @@ class Tuner:
             self.race.note_change(_since(self._since, trainer))
             self._requested = None
             return True
-        if trainer.recoveries > self._recoveries:  # a process was lost, or the plan cannot run
-            self._is_over = True
+        if trainer.recoveries > self._recoveries:
+            self._requested = None
+            if trainer.plan.text == self._searches.plans[self._now].text:  # no process was lost
+                self.race.note_failure("cannot run")
+                self._go_on(trainer, self.race, self._now)
+            else:
+                self._is_over = True
         return False
 
     def _allowed(self, trainer: Trainer) -> float:
@@ -141,15 +154,21 @@ class Tuner:
         self._search_seconds = _since(begin, trainer)
         self.race.note_pause(self._search_seconds)
 
-    def _change(self, trainer: Trainer, plan: Plan) -> None:
+    def _change(self, trainer: Trainer, plan: Plan) -> str:
+        """Changes to a plan, in an elastic run later. Returns the reason if it cannot run."""
         assert self.race is not None
         self._since, self._recoveries = time.monotonic(), trainer.recoveries
-        trainer.change_plan(plan)
+        problem = ""
+        try:
+            trainer.change_plan(plan)
+        except PlanError as error:
+            problem = str(error).removeprefix("change_plan: ").splitlines()[0][:MOST_OF_A_PROBLEM]
         self._measure(trainer)
         if trainer.is_elastic:
             self._requested = plan
         else:
             self.race.note_change(_since(self._since, trainer))
+        return problem
 
 
 def _largest(seconds: float, trainer: Trainer) -> float:

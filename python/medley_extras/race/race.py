@@ -95,10 +95,19 @@ class Race:
         """Notes a time without steps, such as that of a search for plans."""
         self._seconds += seconds
 
+    @property
+    def wanted(self) -> int:
+        """The runner of the next step."""
+        return self.best if self.is_over else self.current
+
     def note_failure(self, verdict: str) -> None:
-        """Drops the current runner, which cannot run."""
-        self.runners[self.current].times = [math.inf]
-        self._end_runner(verdict)
+        """Drops the wanted runner, which cannot run."""
+        dropped = self.runners[self.wanted]
+        dropped.times, dropped.verdict = [], verdict
+        if self.is_over:
+            self._end()
+        else:
+            self._end_runner("")
 
     def note_step(self, seconds: float) -> None:
         """Notes a step of the current runner."""

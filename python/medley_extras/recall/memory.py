@@ -16,6 +16,7 @@ import torch
 
 import medley
 from medley import Plan
+from medley.engine import PlanError
 from medley.files import read_text
 from medley.run import exchange, job
 from medley.run.replanning import question
@@ -51,8 +52,13 @@ class Memory:
         plan = _plan_of(entry, trainer)
         if self._where is not None:
             say(f"{entry.sentence}; --no-memory races again")
-        if plan.text != trainer.plan.text:
-            trainer.change_plan(plan)
+        try:
+            if plan.text != trainer.plan.text:
+                trainer.change_plan(plan)
+        except PlanError as error:
+            say(f"measured plan ignored: {error}")
+            self._entry = None
+            return None
         return entry
 
     def wants_race(self, allowed: float) -> bool:
