@@ -143,7 +143,7 @@ def test_emulated_run_ends_under_its_fastest_plan(bandwidth: str, latency: str) 
     with job.emulated(truth_seed=3, truth_spread=0.3):
         for tune in (1000, "off"):
             trainer = medley.Trainer(model, graph, plan, medley.AdamW(), local=True, tune=tune)
-            trainers.append([trainer.step(batch) for _ in range(16)])
+            trainers.append([trainer.step(batch) for _ in range(20)])
             if tune == 1000:
                 (observer,) = trainer.observers
     assert isinstance(observer, Tuner)

@@ -28,7 +28,7 @@ SHARE = 0.02  # of the steps that are left: the cost of a race by default
 STEPS = 20  # the same if their number is unknown
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
 SEARCH = 0.5  # share of the remaining budget that a search for plans may take
-REPLANS = 3  # searches for plans with corrected costs
+CLOSE = 0.02  # relative error of a predicted step from which costs are not corrected
 MOST_OF_A_PROBLEM = 100  # characters of an error in the table
 
 
@@ -48,7 +48,7 @@ class Tuner:
         self._now = 0  # the runner under which it was requested
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
-        self._replans = 0
+        self._was_corrected = False
         self._search_seconds = 0.0  # of the last search for plans
         known = self._memory.recall(trainer)
         self._searches = Searches(Corrections(*known.corrections if known else ({}, {})))
@@ -131,20 +131,19 @@ class Tuner:
 
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan as long as they can correct costs."""
-        ends = trainer.is_elastic or trainer.plan.profile is not None or self._replans == REPLANS
-        cluster = None if ends else self._searches.corrections.of(trainer.engine.machines)
+        is_known = trainer.is_elastic or trainer.plan.profile is not None
+        cluster = None if is_known else self._searches.corrections.of(trainer.engine.machines)
         self._meter = trainer.engine.measure_against(cluster)
 
     def _correct(self, trainer: Trainer) -> None:
-        """Corrects the costs by what the last plan has shown, and plans again, if the budget
-        allows."""
+        """Corrects the costs by what the last plan has shown, and plans again within the budget."""
         if self._meter is None or self.race is None:
             return
         left = self.race.budget - self.race.spent
-        if left <= self._search_seconds:
-            self._replans = REPLANS
+        is_close = abs(self.race.runners[self.race.current].ratio - 1) <= CLOSE
+        if left <= self._search_seconds or (self._was_corrected and is_close):
             return
-        self._replans += 1
+        self._was_corrected = True
         begin = time.monotonic()
         rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
         if not trainer.is_alone:

@@ -7,7 +7,6 @@ measured plans then takes as long as the steps did.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +20,12 @@ LATENCY_SECONDS = 1e-4  # the smallest additional latency that is tried
 FIT_SECONDS = 60.0  # for the fit of links; that of a small model takes a few
 _ROUNDS = 3
 _NARROWER = 4
+# Powers of the factor by which bandwidth and latency change in a try; the last one ends a latency.
+_MOVES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (0, -math.inf))
 
 # Device type, class of ops, measured relative to predicted time, predicted nanoseconds.
 Row = tuple[str, str, float, float]
+Link = tuple[float, float]  # relative bandwidth, additional seconds of latency
 Factors = dict[str, tuple[float, float]]
 
 
@@ -62,37 +64,41 @@ def with_links(
     networks: Sequence[str],
 ) -> Corrections:
     """Returns corrections under which the predictions of plans come closest to their measured
-    steps, in seconds. All networks change by the same. One step cannot show both bandwidth and
-    latency: the smaller change is taken."""
+    steps, in seconds. Few steps cannot show bandwidth and latency of several networks: the smaller
+    change is taken."""
 
-    @functools.cache
-    def error(bandwidth: float, latency: float) -> float:
-        own = dict.fromkeys(networks, (bandwidth, latency))
-        found = predict(Corrections(before.kinds, own))
+    def error(links: Factors) -> float:
+        found = predict(Corrections(before.kinds, links))
         off = sum(math.log(p / s) ** 2 for p, s in zip(found, steps, strict=True))
-        changes = math.log(bandwidth) ** 2 + math.log1p(latency / LATENCY_SECONDS) ** 2
+        changes = sum(
+            math.log(bandwidth) ** 2 + math.log1p(latency / LATENCY_SECONDS) ** 2
+            for bandwidth, latency in links.values()
+        )
         return off + 1e-5 * changes
 
-    if not networks:
-        return before
-    bandwidth, latency = next(iter(before.networks.values()), (1.0, 0.0))
-    best = error(bandwidth, latency)
-    factor, end = 2.0, time.monotonic() + FIT_SECONDS
-    for _ in range(_ROUNDS):
+    best = {name: before.networks.get(name, (1.0, 0.0)) for name in networks}
+    groups = [list(networks), *([name] for name in networks if len(networks) > 1)]
+    least, factor, end = error(best), 2.0, time.monotonic() + FIT_SECONDS
+    for _ in range(_ROUNDS if networks else 0):
         while time.monotonic() < end:
-            tries = [(bandwidth * factor, latency), (bandwidth / factor, latency)]
-            longer = latency * factor if latency > 0 else LATENCY_SECONDS
-            tries += [(bandwidth, longer), (bandwidth, latency / factor)]
-            tries += [(bandwidth * factor, longer), (bandwidth / factor, latency / factor)]
-            tries += [(bandwidth, 0.0)] if latency > 0 else []
-            tries = [each for each in tries if 1 / MOST <= each[0] <= MOST]
-            errors = [error(*each) for each in tries]
-            if min(errors) >= best:
+            tries = [
+                best | {name: _moved(best[name], powers, factor) for name in group}
+                for group in groups
+                for powers in _MOVES
+            ]
+            errors = [error(each) for each in tries]
+            if min(errors) >= least:
                 break
-            best = min(errors)
-            bandwidth, latency = tries[errors.index(best)]
+            least = min(errors)
+            best = tries[errors.index(least)]
         factor = factor ** (1 / _NARROWER)
-    return Corrections(before.kinds, dict.fromkeys(networks, (bandwidth, latency)))
+    return Corrections(before.kinds, best)
+
+
+def _moved(link: Link, powers: Link, factor: float) -> Link:
+    bandwidth = min(MOST, max(1 / MOST, link[0] * factor ** powers[0]))
+    is_first = link[1] == 0 and powers[1] > 0
+    return bandwidth, LATENCY_SECONDS if is_first else link[1] * factor ** powers[1]
 
 
 def _mean(rows: Sequence[Row], default: float) -> float:
