@@ -169,12 +169,14 @@ def main() -> None:
     every: list[dict[str, Any]] = []
     for model, make in MODELS.items():
         for name, machines in CLUSTERS.items():
-            found = [Case(make, machines).race(seed) for seed in seeds]
-            every += [{"model": model, "cluster": name, **each} for each in found]
+            found = []
+            for seed in seeds:
+                found.append(Case(make, machines).race(seed))
+                every.append({"model": model, "cluster": name, "seed": seed, **found[-1]})
+                if options.json is not None:  # after each race, which takes up to a minute
+                    options.json.write_text(json.dumps(every, indent=1))
             print(f"{model:6} {name:8} {_line(found)}", flush=True)
     print(f"{'all':6} {'':8} {_line(every)}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(every, indent=1))
 
 
 def _line(found: list[dict[str, Any]]) -> str:
