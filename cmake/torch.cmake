@@ -25,9 +25,20 @@ target_include_directories(medley_libtorch SYSTEM INTERFACE
 target_link_libraries(medley_libtorch INTERFACE
   ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so
   Threads::Threads)
-# The wheel has headers of its own fmt, which differ from the system's library.
-target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED FMT_HEADER_ONLY)
+target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED)
 target_compile_options(medley_libtorch INTERFACE -Wno-conversion)
+# The wheel has headers of its own fmt, which differ from the system's library.
+set(is_known)
+if(EXISTS ${torch_folder}/include/fmt/base.h)
+  file(STRINGS ${torch_folder}/include/fmt/base.h is_known REGEX "define FMT_VERSION 12")
+endif()
+if(is_known)
+  add_library(medley_torch_fmt STATIC cmake/torch_fmt.cpp)
+  target_include_directories(medley_torch_fmt SYSTEM PRIVATE ${torch_folder}/include)
+  target_link_libraries(medley_libtorch INTERFACE medley_torch_fmt)
+else()
+  target_compile_definitions(medley_libtorch INTERFACE FMT_HEADER_ONLY)
+endif()
 # The wheel finds its own dependencies (including CUDA libraries) when it is loaded.
 target_link_options(medley_libtorch INTERFACE -Wl,--allow-shlib-undefined
                     -Wl,-rpath-link,${torch_folder}/lib)
