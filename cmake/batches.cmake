@@ -12,8 +12,9 @@ if(MEDLEY_BATCHES AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options("SHELL:--param ggc-min-heapsize=1000000")
 endif()
 
-set(medley_std_headers <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <numeric>
-    <optional> <set> <span> <string> <string_view> <tuple> <utility> <variant> <vector> <fmt/format.h>)
+set(medley_std_headers <algorithm> <array> <cmath> <cstdint> <functional> <limits> <map> <memory>
+    <numeric> <optional> <set> <span> <sstream> <string> <string_view> <tuple> <utility> <variant>
+    <vector> <fmt/format.h>)
 set(medley_torch_headers <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <ATen/core/grad_mode.h>
     <ATen/ops/empty.h>)
 
@@ -34,13 +35,15 @@ function(medley_batch target most)
 endfunction()
 
 # Targets of one kind have the same flags, and share precompiled headers. core: a module without
-# PyTorch; torch: one with; test: a test program without; bindings: for one target alone.
+# PyTorch; json: a core module with JSON, which costs each batch half a second; torch: one with
+# PyTorch; test: a test program without; bindings: for one target alone.
 function(medley_precompile target kind)
   if(NOT MEDLEY_BATCHES)
     return()
   endif()
-  set(core_headers ${medley_std_headers} <nlohmann/json.hpp>)
-  set(test_headers ${core_headers} <gmock/gmock.h>)
+  set(core_headers ${medley_std_headers} <fmt/ranges.h>)
+  set(json_headers ${core_headers} <nlohmann/json.hpp>)
+  set(test_headers ${json_headers} <gmock/gmock.h>)
   set(torch_headers ${medley_std_headers} ${medley_torch_headers})
   set(bindings_headers ${medley_std_headers} <nanobind/nanobind.h> <nanobind/stl/string.h>
       <nanobind/stl/vector.h>)
