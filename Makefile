@@ -39,9 +39,10 @@ modules: $(RUNS) build/torch/build.ninja
 	cmake --build build/torch -j $(NPROC) --target python_modules
 	scripts/link_venv.sh
 
-# Unpacks other wheels while the compiler runs.
+# Unpacks other wheels while the compiler runs. The stubs of modules are for mypy and editors.
 build: $(RUNS)
 	@$(MAKE) --no-print-directory --jobs=2 modules $(SETUP)
+	cmake --build build/torch -j $(NPROC) --target stubs
 
 test: build build/dev/build.ninja
 	$(VENV)/python scripts/run_tests.py --build --jobs $(NPROC) --since $(STARTED)
@@ -85,7 +86,7 @@ TESTS_TOO := $(filter test,$(MAKECMDGOALS))
 
 lint: $(RUNS)
 	@$(MAKE) --no-print-directory --jobs=3 checks modules $(if $(TESTS_TOO),build/dev/build.ninja)
-	cmake --build build/torch -j $(NPROC) --target testing_modules
+	cmake --build build/torch -j $(NPROC) --target testing_modules stubs
 	$(if $(TESTS_TOO),$(VENV)/python scripts/run_tests.py --build --only build --jobs $(NPROC) &) \
 	  $(VENV)/mypy; code=$$?; wait; exit $$code
 
