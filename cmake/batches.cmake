@@ -36,7 +36,7 @@ endfunction()
 
 # Targets of one kind have the same flags, and share precompiled headers. core: a module without
 # PyTorch; json: a core module with JSON, which costs each batch half a second; torch: one with
-# PyTorch; test: a test program without; bindings: for one target alone.
+# PyTorch; test: a test program without.
 function(medley_precompile target kind)
   if(NOT MEDLEY_BATCHES)
     return()
@@ -45,12 +45,6 @@ function(medley_precompile target kind)
   set(json_headers ${core_headers} <nlohmann/json.hpp>)
   set(test_headers ${json_headers} <gmock/gmock.h>)
   set(torch_headers ${medley_std_headers} ${medley_torch_headers})
-  set(bindings_headers ${medley_std_headers} <nanobind/nanobind.h> <nanobind/stl/string.h>
-      <nanobind/stl/vector.h>)
-  if(kind STREQUAL bindings)
-    target_precompile_headers(${target} PRIVATE ${${kind}_headers})
-    return()
-  endif()
   get_property(first GLOBAL PROPERTY MEDLEY_PRECOMPILED_${kind})
   if(first)
     target_precompile_headers(${target} REUSE_FROM ${first})

@@ -25,10 +25,10 @@ std::vector<Graph> cut(const Graph& graph, const std::vector<int32_t>& cuts) {
   return stages;
 }
 
-using Described = std::tuple<int, int, int, int>;
+using LayerFields = std::tuple<int, int, int, int>;
 
-std::vector<Described> layers(const Graph& graph, int per_block) {
-  std::vector<Described> rows;
+std::vector<LayerFields> layers(const Graph& graph, int per_block) {
+  std::vector<LayerFields> rows;
   for (const medley::Layer& layer :
        find_layers(graph, medley::place(graph), {.per_block = per_block}).layers)
     rows.emplace_back(layer.begin, layer.end, layer.block, layer.structure);
