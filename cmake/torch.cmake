@@ -25,7 +25,8 @@ target_include_directories(medley_libtorch SYSTEM INTERFACE
 target_link_libraries(medley_libtorch INTERFACE
   ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so
   Threads::Threads)
-target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED)
+# Without AT_PER_OPERATOR_HEADERS each batch reads the headers of all 2,000 ops.
+target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED AT_PER_OPERATOR_HEADERS)
 target_compile_options(medley_libtorch INTERFACE -Wno-conversion)
 # The wheel has headers of its own fmt, which differ from the system's library.
 set(is_known)
