@@ -15,7 +15,7 @@ import torch
 
 import medley
 from medley.cluster import parse_cluster
-from medley.run import job
+from medley.run import devices, job
 from medley_extras import models
 from medley_extras.race import Tuner, table, tuner
 from medley_extras.race.costs import Corrections, with_links, with_ops
@@ -155,6 +155,39 @@ def test_emulated_run_ends_under_its_fastest_plan(bandwidth: str, latency: str) 
     measured = [each.measured for each in observer.race.runners]
     assert raced[-1].step_seconds == pytest.approx(min(measured), rel=1e-6)
     assert raced[-1].step_seconds < 0.9 * plain[-1].step_seconds
+
+
+def test_race_goes_on_when_a_plan_does_not_fit(
+    trainer: medley.Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = ["fast/0/0: out of memory: needs 9 bytes\nmore"]
+
+    def lacks_once(*arguments: object) -> None:
+        if problems:
+            raise MemoryError(problems.pop())
+
+    monkeypatch.setattr(devices, "require_memory", lacks_once)
+    batch = models.gpt(batch=8)[1]
+    observer = tuner(trainer, 1000, False)
+    for _ in range(60):
+        observer.step(trainer, trainer.step(batch))
+        if observer.race is not None and observer.race.is_over:
+            break
+    race = observer.race
+    assert race.is_over
+    verdict = "does not fit: fast/0/0: out of memory: needs 9 bytes"
+    (dropped,) = (each for each in race.runners if each.verdict == verdict)
+    assert not dropped.times
+    assert trainer.plan.text == observer._searches.plans[race.best].text
+    assert verdict in table(race)
+
+
+def test_chosen_runner_that_cannot_run_leaves_the_next_best() -> None:
+    race = run([1.0, 1.1, 1.2], lambda number: [1.2, 1.0, 1.1][number])
+    assert (race.best, race.wanted) == (1, 1)
+    race.note_failure("does not fit")
+    assert race.wanted == 2
+    assert [each.verdict for each in race.runners] == ["slower", "does not fit", "chosen"]
 
 
 @pytest.fixture

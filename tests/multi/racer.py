@@ -1,9 +1,11 @@
-"""`racer.py FOLDER STEPS` trains gpt as one process of a job, with the batches of a loader. The
-first process writes losses and the last strategy to FOLDER/raced.json."""
+"""`racer.py FOLDER STEPS [DEVICE]` trains gpt as one process of a job, with the batches of a
+loader. DEVICE has no memory for the first other plan. The first process writes losses and the last
+strategy to FOLDER/raced.json."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import torch
 from torch import nn
 
 import medley
+from medley.run import devices
+from medley.run.objectives import Objectives
 from medley_extras import models
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -36,9 +40,23 @@ def dataset(batch: Any, steps: int) -> list[Any]:
     ]
 
 
-def main(folder: Path, steps: int) -> None:
+def fail_once(owner: Any, name: str) -> None:
+    """Lets the first call of a function lack memory."""
+    do = getattr(owner, name)
+
+    def failed(*arguments: Any) -> None:
+        setattr(owner, name, do)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    setattr(owner, name, failed)
+
+
+def main(folder: Path, steps: int, lacks: str) -> None:
     """Trains."""
     torch.set_num_threads(1)
+    if lacks == os.environ["MEDLEY_DEVICE"]:
+        fail_once(devices, "require_memory")
+        fail_once(Objectives, "make_runs")  # in an elastic run
     with double_precision():
         model, batch = make()
         graph = medley.capture(model, batch)
@@ -53,4 +71,4 @@ def main(folder: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:]))

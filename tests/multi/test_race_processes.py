@@ -22,11 +22,12 @@ pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = str(Path(racer.__file__))
 STEPS = 48
+VERDICTS = {"chosen", "slower", "cannot win", "over budget"}
 # Message costs dominate: pipelines of many micro-batches lose.
 MACHINES = CLUSTER.replace("BANDWIDTH", "1 Gbit/s").replace("LATENCY", "5 ms")
 
 
-def train(folder: Path, tune: str, *options: str) -> tuple[list[float], str, str]:
+def train(folder: Path, tune: str, *options: str, lacks: str = "") -> tuple[list[float], str, str]:
     """Returns losses, the last strategy and the output of a job that begins with even rows."""
     folder.mkdir()
     with double_precision():
@@ -34,20 +35,26 @@ def train(folder: Path, tune: str, *options: str) -> tuple[list[float], str, str
     cluster = folder / "cluster.yaml"
     cluster.write_text(MACHINES)
     medley.plan(graph, cluster, "data-parallel-even", racer.ROWS).save(folder / "plan.json")
-    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS)]
+    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS), lacks]
     done = run([*LAUNCH, "--tune", tune, *options, *script])
     assert done.returncode == 0, done.stderr
     losses, last = json.loads((folder / "raced.json").read_text())
     return losses, last, done.stderr
 
 
-@pytest.mark.parametrize("way", ["emulated", "elastic"])
-def test_race_of_processes(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# With `lacks`, a device has no memory for the first other plan.
+@pytest.mark.parametrize(
+    ("way", "lacks"),
+    [("emulated", ""), ("elastic", ""), ("emulated", "slow/0/0"), ("elastic", "slow/0/0")],
+)
+def test_race_of_processes(
+    way: str, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     log = ["--elastic", "--elastic-log", str(tmp_path / "elastic.jsonl")]
     emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
     options = log if way == "elastic" else emulate
-    losses, last, output = train(tmp_path / "raced", "1000", *options)
+    losses, last, output = train(tmp_path / "raced", "1000", *options, lacks=lacks)
     expected, _, silent = train(tmp_path / "plain", "off")
     assert "verdict" not in silent
     for found, each in zip(losses, expected, strict=True):
@@ -61,5 +68,8 @@ def test_race_of_processes(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     (chosen,) = (name for name, _, _, _, verdict in rows if verdict == "chosen")
     assert chosen.partition(" ")[0] == last, output
+    failed = [row[-1] for row in rows if row[-1] not in VERDICTS]
+    wanted = "cannot run" if way == "elastic" else f"does not fit: {lacks}: CUDA out of memory"
+    assert failed == ([wanted] if lacks else []), output
     if way == "emulated":
         assert last != "data-parallel-even"
