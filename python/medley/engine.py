@@ -193,7 +193,6 @@ class Engine:
         with self._fits(this):
             run = self.make_run(plan, program, this)
             devices.require_memory(run, program, self.machines, this, self._places)
-        # In a job an error between messages ends the run: the others would wait.
         with self._fits(None) if this is None else exchange.exchanging(OSError):
             moved: dict[str, int] = _runtime.share_state(moves, self.run, run, peers)
             self.load_constants(run)

@@ -163,7 +163,7 @@ def test_lives_are_exported_with_their_steps() -> None:
 
 @pytest.mark.parametrize(
     ("done", "taken", "left"),
-    [(3, None, True), (4, ["a", 4], False), (5, None, False)],
+    [(3, None, True), (4, ["a", 4], True), (5, None, False)],
     ids=["before", "at", "behind"],
 )
 def test_a_save_begins_again_at_its_step_only(
@@ -172,7 +172,7 @@ def test_a_save_begins_again_at_its_step_only(
     journal = Journal()
     journal.set_writing(9, ["b", 9])
     journal.set_writing(4, ["a", 4])
-    assert journal.take_writing(done) == taken
+    assert journal.find_writing(done) == taken
     assert (journal.writing is not None) == left
     journal.set_writing(-1, None)
     assert journal.writing is None

@@ -18,7 +18,7 @@ import torch
 
 import medley
 from medley.cluster import parse_cluster
-from medley.run import job
+from medley.run import devices, job
 from medley_extras import models
 from medley_extras.race import Tuner
 from medley_extras.recall import store
@@ -220,6 +220,20 @@ def test_plan_that_cannot_run_is_ignored(
     assert line.startswith("medley: measured plan ignored: <")
     assert cause in line
     assert next(store.entries(cache()))[1].plan == entry.plan
+
+
+def test_plan_that_does_not_fit_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    remembered()
+
+    def lacks(*arguments: Any) -> None:
+        raise MemoryError("fast/0/0: out of memory")
+
+    monkeypatch.setattr(devices, "require_memory", lacks)
+    trainer, _ = trained(1)
+    assert trainer.plan.strategy == "data-parallel-even"
+    assert "measured plan ignored: change_plan: fast/0/0: out of mem" in capfd.readouterr().err
 
 
 def test_unwritable_folder_only_warns(

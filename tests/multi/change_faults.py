@@ -5,7 +5,7 @@ Trains by `fit` in FOLDER/run, and changes the plan after AT steps. Fields of FA
 - `state`: one of STATES, in which the fault occurs.
 - `signal`: it receives this signal, `times` times. `launcher`: its launcher instead.
 - `raises`: text of an error of the allocator instead. Training continues.
-- `full`: the disk is full while the checkpoint before the change is written.
+- `saves`: a checkpoint begins right before the change. `full`: the disk is full meanwhile.
 - `save`: interval of checkpoints, which are written in parallel with training.
 """
 
@@ -108,7 +108,8 @@ class Change:
         with contextlib.ExitStack() as stack:
             if "full" in self._fault:
                 stack.enter_context(full_disk(trainer.is_elastic))
-                trainer.save(self._saved, wait=False)
+            if "saves" in self._fault:
+                trainer.save(self._saved, keep=STEPS, wait=False)
             try:
                 trainer.change_plan(plans()[1])
             except (OSError, RuntimeError) as error:
@@ -196,7 +197,8 @@ def faulty(fault: dict[str, Any]) -> Iterator[None]:
 def train(folder: Path, fault: dict[str, Any], local: bool = False) -> medley.Fitted:
     """Trains, and applies the fault."""
     own = os.environ.get("MEDLEY_DEVICE", "")
-    is_victim = "state" in fault and (local or fault["device"] == own)
+    is_new = "MEDLEY_JOINS" in os.environ  # it replaces the killed process
+    is_victim = "state" in fault and (local or fault["device"] == own) and not is_new
     with exactness.double_precision(), faulty(fault) if is_victim else contextlib.nullcontext():
         trainer = trainer_of(plans()[0], local)
         change = Change(fault, str(folder / "run"))

@@ -8,7 +8,7 @@ import datetime
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,8 @@ _last: list[list[dist.ProcessGroup]] = []  # whose threads are still running
 
 class Members:
     """Some processes with ranks, as a process group. `ended` is set at its end."""
+
+    check: Callable[[], None] = staticmethod(lambda: None)  # raises if the generation has failed
 
     def __init__(
         self, name: str, rank: int, size: int, group: dist.ProcessGroup, ended: threading.Event
@@ -53,6 +55,8 @@ class Members:
         while not work.is_completed() and not self._ended.is_set():
             with contextlib.suppress(RuntimeError):  # the work is pending or has failed, see below
                 work.wait(_SLICE)
+            if not work.is_completed():
+                self.check()
         if not work.is_completed():
             raise RuntimeError("the connections to the others have been ended")
         work.wait()

@@ -130,11 +130,10 @@ class Journal:
         if arguments is not None:
             self.record(Kind.WRITING, (self.lives.newest, steps), 0, arguments)
 
-    def take_writing(self, steps: int) -> Any:
-        """Returns and removes the save to repeat at the state after `steps` steps, or None. Removes
-        one of an older state too."""
+    def find_writing(self, steps: int) -> Any:
+        """Returns the save to repeat after `steps` steps, or None. Removes an older one."""
         found = self.find(Kind.WRITING, (self.lives.newest, steps))
-        self.forget(Kind.WRITING, (self.lives.newest, steps + 1))
+        self.forget(Kind.WRITING, (self.lives.newest, steps))
         return found
 
     # --- other processes ---

@@ -96,8 +96,9 @@ class Objectives:
         return member.store.get(member.key(WISH, state)) if same else None
 
     def request(self, plan: Plan) -> None:
-        """Requests a plan of the only objective for the next generation."""
-        self._member.store.set(self._member.key(WISH), json.dumps([plan.text]))
+        """Requests a plan of the only objective for the next generation, if it can run."""
+        if set(plan.devices) <= set(self._member.members):  # none is lost
+            self._member.store.set(self._member.key(WISH), json.dumps([plan.text]))
 
     def factors(self, generation: int) -> Factors:
         """Returns the slow-down factors of devices in the plans of a generation."""

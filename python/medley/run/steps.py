@@ -159,8 +159,7 @@ class Steps:
             return self.take(engine.metrics(Given(*json.loads(member.wait(key)))))
         with self._watching(engine):
             self._prepare(engine)
-            # A process lost during the agreement on a length is lost before the step. An unreadable
-            # batch ends the run: reading it again would fail.
+            # An unreadable batch ends the run. A process lost meanwhile is lost before the step.
             with elastic.of_script():
                 batch = engine.read(self.journal.find(Kind.BATCH, (lives.newest, step)))
             if not engine.program.groups:  # otherwise no watchdog would abort it
@@ -214,12 +213,13 @@ class Steps:
     def _save_again(self) -> None:
         """Repeats the checkpoint that was interrupted by a loss."""
         done = self.progress.done
-        if (written := self.journal.take_writing(done)) is None:
+        if (written := self.journal.find_writing(done)) is None:
             return
         folder, _, saving, data = written
         with self._behind(done, self._lives.here):  # the script may not have reached them
             place = None if data is None else Cursor(*data)
             self._whole.save(folder, Saving(*saving), False, place)
+        self.journal.forget(Kind.WRITING)  # a loss before this repeats it again
 
     def _make_copies(self) -> None:
         """Gives other processes replicas of unreplicated state if they are due."""

@@ -97,13 +97,14 @@ class Tuner:
         if self.race is None:
             return trainer.is_first and trainer.recoveries == 0
         if self._requested is None:
-            return True
+            self._is_over = trainer.recoveries > self._recoveries  # a process was lost
+            return not self._is_over
         if trainer.plan.text == self._requested.text:
             self.race.note_change(_since(self._since, trainer))
-            self._requested = None
+            self._requested, self._recoveries = None, trainer.recoveries
             return True
         if trainer.recoveries > self._recoveries:
-            self._requested = None
+            self._requested, self._recoveries = None, trainer.recoveries
             if trainer.plan.text == self._searches.plans[self._now].text:  # no process was lost
                 self.race.note_failure("cannot run")
                 self._go_on(trainer, self.race, self._now)
