@@ -157,8 +157,7 @@ class Tuner:
     def _change(self, trainer: Trainer, plan: Plan) -> str:
         """Changes to a plan, in an elastic run later. Returns the reason if it cannot run."""
         assert self.race is not None
-        self._since, self._recoveries = time.monotonic(), trainer.recoveries
-        problem = ""
+        self._since, self._recoveries, problem = time.monotonic(), trainer.recoveries, ""
         try:
             trainer.change_plan(plan)
         except PlanError as error:
