@@ -15,7 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from medley import _core, _runtime
 from medley.run import ends, job
 from medley.run.generations import PREFIX, fail_generation, finish_generation, has_finished
-from medley.run.groups import GenerationGroup, Members
+from medley.run.groups import GenerationGroup
 from medley.run.patience import Patience, say
 from medley.run.watch import Watch
 
@@ -170,7 +170,7 @@ class Member:
                 f"{self.name}: the {len(members)} processes of the job met at {where}, but "
                 f"could not connect to each other: {sentence}"
             ) from None
-        Members.check = self.check
+        self.group.check = self.check
         self._use(self.group)
         return self.group
 

@@ -26,14 +26,13 @@ _last: list[list[dist.ProcessGroup]] = []  # whose threads are still running
 class Members:
     """Some processes with ranks, as a process group. `ended` is set at its end."""
 
-    check: Callable[[], None] = staticmethod(lambda: None)  # raises if the generation has failed
-
     def __init__(
         self, name: str, rank: int, size: int, group: dist.ProcessGroup, ended: threading.Event
     ) -> None:
         self.name, self.rank, self.size = name, rank, size
         self._all = group
         self._ended = ended
+        self.check: Callable[[], None] = lambda: None  # raises if the others have failed
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
         """Sends a tensor of one member to all."""
@@ -106,7 +105,9 @@ class GenerationGroup(Members):
     def first(self, size: int) -> Members:
         """Makes a group of the first `size` members, with this one."""
         name = f"{self.name}/first {size}"
-        return Members(name, self.rank, size, self._make(name, self.rank, size), self._ended)
+        made = Members(name, self.rank, size, self._make(name, self.rank, size), self._ended)
+        made.check = self.check
+        return made
 
     def copies(self) -> list[int]:
         """Returns copies of the sockets. The caller closes them."""

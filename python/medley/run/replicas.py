@@ -99,9 +99,7 @@ class Copies:
 
     def make(self, done: int, run: Any, peers: _runtime.ReshardPeers) -> dict[str, Any]:
         """Makes the copies together with all. Returns their cost, the same in all."""
-        exchange.largest(
-            0.0
-        )  # Gloo leaves sends to a process that has not come pending for minutes
+        exchange.largest(0.0)  # Gloo keeps sends to a missing process pending for minutes
         start = time.monotonic()
         state = _runtime.KeptState.hold(run)
         sent = state.fill_replicas(self.of(self._generation), peers)
