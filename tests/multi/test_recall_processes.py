@@ -14,7 +14,11 @@ pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("way", ["emulated", "elastic"])
-def test_second_job_does_not_race(way: str, tmp_path: Path) -> None:
+def test_second_job_does_not_race(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for race.json
+
     def start(name: str, *more: str) -> tuple[list[float], str, str]:
         log = ["--elastic", "--elastic-log", str(tmp_path / name / "elastic.jsonl")]
         emulate = ["--emulate", str(tmp_path / name / "cluster.yaml")]

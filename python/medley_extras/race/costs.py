@@ -7,6 +7,7 @@ measured plans then takes as long as the steps did.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -64,35 +65,36 @@ def with_links(
     networks: Sequence[str],
 ) -> Corrections:
     """Returns corrections under which the predictions of plans come closest to their measured
-    steps, in seconds. Few steps cannot show bandwidth and latency of several networks: the smaller
-    change is taken."""
+    steps, in seconds. Few steps cannot show all bandwidths and latencies: small changes win."""
 
-    def error(links: Factors) -> float:
-        found = predict(Corrections(before.kinds, links))
+    def corrected(links: Sequence[Link]) -> Corrections:
+        return Corrections(before.kinds, dict(zip(networks, links, strict=True)))
+
+    @functools.cache
+    def error(links: tuple[Link, ...]) -> float:
+        found = predict(corrected(links))
         off = sum(math.log(p / s) ** 2 for p, s in zip(found, steps, strict=True))
-        changes = sum(
-            math.log(bandwidth) ** 2 + math.log1p(latency / LATENCY_SECONDS) ** 2
-            for bandwidth, latency in links.values()
-        )
+        changes = sum(math.log(b) ** 2 + math.log1p(t / LATENCY_SECONDS) ** 2 for b, t in links)
         return off + 1e-5 * changes
 
-    best = {name: before.networks.get(name, (1.0, 0.0)) for name in networks}
-    groups = [list(networks), *([name] for name in networks if len(networks) > 1)]
-    least, factor, end = error(best), 2.0, time.monotonic() + FIT_SECONDS
-    for _ in range(_ROUNDS if networks else 0):
+    def tried(group: Sequence[int], powers: Link) -> tuple[Link, ...]:
+        return tuple(
+            _moved(link, powers, factor) if place in group else link
+            for place, link in enumerate(best)
+        )
+
+    best = tuple((b, t) for b, t in (before.networks.get(name, (1.0, 0.0)) for name in networks))
+    groups = [range(len(networks)), *([place] for place in range(len(networks)))]
+    factor, end = 2.0, time.monotonic() + FIT_SECONDS
+    for _ in range(_ROUNDS):
         while time.monotonic() < end:
-            tries = [
-                best | {name: _moved(best[name], powers, factor) for name in group}
-                for group in groups
-                for powers in _MOVES
-            ]
-            errors = [error(each) for each in tries]
-            if min(errors) >= least:
+            tries = [tried(group, powers) for group in groups for powers in _MOVES]
+            nearest = min(tries, key=error)
+            if error(nearest) >= error(best):
                 break
-            least = min(errors)
-            best = tries[errors.index(least)]
+            best = nearest
         factor = factor ** (1 / _NARROWER)
-    return Corrections(before.kinds, best)
+    return corrected(best)
 
 
 def _moved(link: Link, powers: Link, factor: float) -> Link:

@@ -28,8 +28,6 @@ STRATEGIES = (
     "autohet",
 )
 SAME = 1e-3  # relative difference of the steps of plans that count as one, by two sets of figures
-
-
 Found = tuple[int, str, list[float]]  # place, text of a new plan, steps by several figures
 
 
@@ -40,7 +38,7 @@ class Searches:
     def __init__(self, corrections: Corrections) -> None:
         self.plans: list[Plan] = []
         self.corrections = corrections
-        self._steppers: dict[int, Callable[[Cluster], float]] = {}  # of the plans used here
+        self._steppers: dict[str, Callable[[Cluster], float]] = {}  # by text, of plans used here
 
     def correct(self, trainer: Trainer, rows: Sequence[Row], runners: Sequence[Runner]) -> None:
         """Corrects the costs by measured ops and by the measured steps of the plans' runners."""
@@ -69,6 +67,8 @@ class Searches:
             if text:
                 self.plans.append(Plan(text, now.graph, now.cluster, now.profile))
             steps.append(each)
+        kept = {plan.text for plan in self.plans}
+        self._steppers = {text: step for text, step in self._steppers.items() if text in kept}
         for runner, each in zip(runners, steps, strict=False):
             runner.predicted = each[0]
         made: list[Runner] = []
@@ -85,34 +85,31 @@ class Searches:
         this = trainer.engine.job
         first, stride = (0, 1) if this is None or decides(trainer) else (this.rank, this.size)
         for place in range(first, len(self.plans), stride):
-            yield place, "", [self._step(trainer, place, each) for each in figures]
+            yield place, "", self._steps(trainer, self.plans[place], figures)
         for place, plan in candidates(trainer, cluster, end, range(first, len(STRATEGIES), stride)):
-            step = stepper(trainer.engine, plan)
-            yield len(self.plans) + place, plan.text, [step(each) for each in figures]
+            yield len(self.plans) + place, plan.text, self._steps(trainer, plan, figures)
 
-    def _step(self, trainer: Trainer, place: int, figures: Cluster) -> float:
-        """Returns the predicted seconds of a step of a plan."""
-        if place not in self._steppers:
-            self._steppers[place] = stepper(trainer.engine, self.plans[place])
-        return self._steppers[place](figures)
+    def _steps(self, trainer: Trainer, plan: Plan, figures: Iterable[Cluster]) -> list[float]:
+        """Returns the predicted seconds of a step of a plan by several figures."""
+        if plan.text not in self._steppers:
+            self._steppers[plan.text] = stepper(trainer.engine, plan)
+        return [self._steppers[plan.text](each) for each in figures]
 
     def _corrected(
         self, trainer: Trainer, rows: Sequence[Row], runners: Sequence[Runner]
     ) -> Corrections:
         cluster = trainer.engine.machines
         kinds = sorted({cluster.kind(each).name for each in range(len(cluster.devices))})
-        tried = [place for place, each in enumerate(runners) if each.measured < math.inf]
+        pairs = zip(self.plans, runners, strict=True)
+        tried = [(plan, each.measured) for plan, each in pairs if each.measured < math.inf]
 
         def predict(changed: Corrections) -> list[float]:
             figures = changed.of(cluster)
-            return [self._step(trainer, place, figures) for place in tried]
+            return [self._steps(trainer, plan, [figures])[0] for plan, _ in tried]
 
-        return with_links(
-            with_ops(self.corrections, rows, kinds),
-            [runners[place].measured for place in tried],
-            predict,
-            [each.name for each in cluster.networks],
-        )
+        costs = with_ops(self.corrections, rows, kinds)
+        names = [each.name for each in cluster.networks]
+        return with_links(costs, [seconds for _, seconds in tried], predict, names)
 
 
 def decides(trainer: Trainer) -> bool:
