@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -24,12 +25,20 @@ def policies() -> dict[int, int]:
 # A thread that interrupts the sender spins on the sender's lock until its slice ends.
 def test_gloo_threads_do_not_interrupt() -> None:
     before = policies()
-    group = GenerationGroup(HashStore(), "generation", 0, 1, "lo", 10.0)
+    group = GenerationGroup(HashStore(), "generation", 0, 1, "lo", (10.0, 10.0))
     new = [policy for task, policy in policies().items() if task not in before]
     group.close()
     assert len(new) > 1  # for messages, and for collectives
     assert set(new) == {os.SCHED_BATCH}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+# Its default limit would be that of an operation, ten minutes.
+def test_members_that_have_left_are_not_awaited() -> None:
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError):
+        GenerationGroup(HashStore(), "generation", 0, 2, "lo", (0.5, 600.0))
+    assert time.monotonic() - begin < 60
 
 
 def test_explicit_policy_stays() -> None:

@@ -159,7 +159,7 @@ class Member:
                 members.index(self.name),
                 len(members),
                 job.interface(),
-                self._seconds,
+                (CONNECT_SECONDS if self.generation > 0 else self._seconds, self._seconds),
             )
         except RuntimeError as error:  # raised by Gloo
             sentence = str(error).partition("\n")[0]

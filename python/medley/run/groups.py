@@ -62,14 +62,14 @@ class Members:
 
 
 class GenerationGroup(Members):
-    """All members of a generation with ranks, and groups of some of them. `store` is only used
-    while a group is made, which requires all of its members."""
+    """All members of a generation with ranks, and groups of some of them, which all of their
+    members make by `store`. `limits`: seconds to connect, and of an operation."""
 
     def __init__(
-        self, store: Store, name: str, rank: int, size: int, interface: str, seconds: float
+        self, store: Store, name: str, rank: int, size: int, interface: str, limits: Sequence[float]
     ) -> None:
         self._store = store
-        self._timeout = datetime.timedelta(seconds=seconds)
+        self._connects, self._timeout = (datetime.timedelta(seconds=each) for each in limits)
         at = {"interface": interface} if interface else {"hostname": socket.gethostname()}
         with threads.patient():
             self._device = c10d.ProcessGroupGloo.create_device(**at)
@@ -79,11 +79,12 @@ class GenerationGroup(Members):
 
     def _make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
         options = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = self._timeout
+        options._timeout = self._connects  # a member that has left is never connected
         options._devices = [self._device]
         keys = PrefixStore(name, self._store)
         with connections.guarded(), connections.copied(self._sockets), threads.patient():
             backend = c10d.ProcessGroupGloo(keys, rank, size, options)
+        backend._set_default_timeout(self._timeout)
         group = dist.ProcessGroup(keys, rank, size)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
