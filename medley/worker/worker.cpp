@@ -80,7 +80,9 @@ void Worker::run_step(const std::function<bool()>& poll) {
       if (poll()) devices_->abort("interrupted");
     });
   } catch (const Error& error) {
-    throw fail(devices_->interpreter(0).place(), error);
+    if (!is_trial_) throw fail(devices_->interpreter(0).place(), error);
+    end();
+    throw;
   }
   end();
 }

@@ -47,6 +47,10 @@ class Worker {
   // Runs one step on all devices of this process. Calls `poll` on this thread meanwhile; true ends
   // the step with the error "interrupted". Publishes a failure and throws the run's first cause.
   void run_step(const std::function<bool()>& poll);
+  // On trial, a step that fails here is not published as the end of the run: the caller tells the
+  // other processes.
+  bool is_trial() const { return is_trial_; }
+  void set_trial(bool is_trial) { is_trial_ = is_trial; }
   // For a process of one device: finishes a failed step on this device alone
   // (Interpreter::finish_step).
   void finish_step(const std::vector<Buffer>& committed);
@@ -76,6 +80,7 @@ class Worker {
   Cluster cluster_;
   std::shared_ptr<const Program> program_, used_;
   std::string label_;
+  bool is_trial_ = false;
   std::shared_ptr<Abort> abort_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;

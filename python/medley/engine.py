@@ -70,6 +70,8 @@ class Engine:
     _report: weakref.finalize[..., Any] | None = None
     _drift_report: weakref.finalize[..., Any] | None = None
     order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
+    # The order and the arguments of _replace() of the plan before, on trial.
+    _before: tuple[Any, ...] | None = None
 
     def __init__(
         self,
@@ -173,6 +175,7 @@ class Engine:
 
     def start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
         """Gives the run the initial values that `read` returns in the first process."""
+        self.end_trial()
         constants = {**self.graph.constants, **carried.zeros(self.types)}
         whole_tensors.start(self.run, self.job, self.types, constants, read)
         self.resets.clear()
@@ -184,9 +187,10 @@ class Engine:
                 run.load(kind, name, self.graph.constants[name].detach().cpu())
 
     def change_plan(self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None) -> int:
-        """Continues under another plan of the same devices, with the same state. Returns the bytes
-        that this process has received. `this`: this process in the order of the plan. An
-        error leaves all as it was."""
+        """Continues under another plan of the same devices, with the same state, on trial until its
+        first step. Returns the bytes that this process has received. `this`: this process in the
+        order of the plan. An error leaves all as it was."""
+        self.end_trial()
         program = self.program_of(plan)
         moves = _core.ReshardPlan([(self.program, self.program.devices, None)], program)
         self.reset()
@@ -196,13 +200,36 @@ class Engine:
         with self._fits(None) if this is None else exchange.exchanging(OSError):
             moved: dict[str, int] = _runtime.share_state(moves, self.run, run, peers)
             self.load_constants(run)
-        run.seed = self.run.seed
+        run.seed, run.is_trial = self.run.seed, True
+        self._before = (self.order, self.plan, self.program, self.run, self.job)
+        self._replace(plan, program, run, this)
+        return moved["received"]
+
+    @property
+    def is_trial(self) -> bool:
+        """Returns whether no step has succeeded yet since a change of plan."""
+        return self._before is not None
+
+    def end_trial(self) -> None:
+        """Ends the run before a change of plan."""
+        if self._before is not None:
+            (*_, run, _), self._before = self._before, None
+            run.finish()
+            self.run.is_trial = False
+
+    def go_back(self) -> None:
+        """Returns to the plan before a change, after a step that has failed."""
+        assert self._before is not None
+        (self.order, *before), self._before = self._before, None
+        self.run.finish()
+        self._replace(*before)
+
+    def _replace(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
         for report in filter(None, (self._report, self._drift_report)):
             report.detach()
-        self.finish()
+        self.evaluation.finish()
         self.enter(plan, program, run, this)
         self._watch()
-        return moved["received"]
 
     @contextlib.contextmanager
     def _fits(self, this: Job | None) -> Iterator[None]:
@@ -363,6 +390,7 @@ class Engine:
     def finish(self) -> None:
         """Notifies the other devices that this one has finished."""
         self.evaluation.finish()
+        self.end_trial()
         if self.run is not None:
             self.run.finish()
 

@@ -28,6 +28,16 @@ class Observer(Protocol):
     def step(self, trainer: Trainer, metrics: Metrics) -> None: ...
 
 
+class Tuner(Observer, Protocol):
+    """Changes the plan after some steps."""
+
+    # Called before each step.
+    def prepare(self, trainer: Trainer, batch: Any) -> None: ...
+
+    # Notes that the first step under its plan has failed. Returns False if the plan is not its own.
+    def takes(self, error: Exception) -> bool: ...
+
+
 _PACKAGE = "medley_extras"
 
 
@@ -65,9 +75,9 @@ def exporter(trainer: Trainer, host: str, port: int) -> Observer:
     return made
 
 
-def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Observer:
+def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
     """Returns the race of plans, which may cost `steps` steps. Raises ValueError without one."""
-    made: Observer = _module("TUNER", "--tune").tuner(trainer, steps, remember)
+    made: Tuner = _module("TUNER", "--tune").tuner(trainer, steps, remember)
     return made
 
 

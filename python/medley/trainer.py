@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from medley import _core, extras, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.cluster import Cluster
-from medley.engine import Engine, OfEngine
+from medley.engine import Engine, OfEngine, PlanError
 from medley.evaluation import is_batch
 from medley.first_step import FirstStep
 from medley.graph import Graph
@@ -99,8 +99,9 @@ class Trainer(OfSession, WholeTensors, Records):
         self.session = session_of(Whole({"": self.engine}), this)
         self.expected_steps: int | None = None  # set by fit
         self.observers = [] if where is None else [extras.exporter(self, *where)]
-        if most != 0:
-            self.observers.append(extras.tuner(self, most, remember))
+        self._tuner = extras.tuner(self, most, remember) if most != 0 else None
+        if self._tuner is not None:
+            self.observers.append(self._tuner)
 
     # --- training ---
 
@@ -114,7 +115,14 @@ class Trainer(OfSession, WholeTensors, Records):
         scalars of the model and the rows named by `capture(..., outputs=...)`.
         """
         self.first_step.check(batch, self.engine.is_first)
-        metrics = self.session.step(self.engine, batch)
+        if self._tuner is not None:
+            self._tuner.prepare(self, batch)
+        try:
+            metrics = self.session.step(self.engine, batch)
+        except PlanError as error:
+            if self._tuner is None or not self._tuner.takes(error):
+                raise
+            metrics = self.session.step(self.engine, batch)  # under the plan before
         for observer in self.observers:
             observer.step(self, metrics)
         return metrics

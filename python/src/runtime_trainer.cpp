@@ -338,6 +338,11 @@ void init_runtime_trainer(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "Tells the other processes that this one has nothing more to do.")
       .def_prop_rw("seed", &Run::seed, &Run::set_seed, "Of dropout, from the next step on.")
+      .def_prop_rw(
+          "is_trial",
+          [](const Run& run) { return run.worker().is_trial(); },
+          [](Run& run, bool is_trial) { run.worker().set_trial(is_trial); },
+          "Whether a step that fails here leaves it to the caller to tell the other processes.")
       .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
       .def_prop_ro(
           "device_names",

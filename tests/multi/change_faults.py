@@ -4,7 +4,8 @@ Trains by `fit` in FOLDER/run, and changes the plan after AT steps. Fields of FA
 - `device`: the process of the fault.
 - `state`: one of STATES, in which the fault occurs.
 - `signal`: it receives this signal, `times` times. `launcher`: its launcher instead.
-- `raises`: text of an error of the allocator instead. Training continues.
+- `raises`: text of an error of the allocator instead. Training continues. `alone`: its steps are
+  made without `fit`, and a failed one again.
 - `saves`: a checkpoint begins right before the change. `full`: the disk is full meanwhile.
 - `save`: interval of checkpoints, which are written in parallel with training.
 """
@@ -27,7 +28,7 @@ import torch
 
 import medley
 from medley import _runtime, checkpoint
-from medley.engine import Engine
+from medley.engine import Engine, PlanError
 from medley.run.elastic import Member
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
@@ -194,7 +195,22 @@ def faulty(fault: dict[str, Any]) -> Iterator[None]:
         _runtime.Run, Engine.enter = make_run, enter  # type: ignore[misc,method-assign]
 
 
-def train(folder: Path, fault: dict[str, Any], local: bool = False) -> medley.Fitted:
+def try_again(trainer: medley.Trainer, seen: Path) -> None:
+    """Trains, and makes a step that fails again. Writes the losses, errors and last plan."""
+    losses, errors = [], []
+    for batch in batches(STEPS):
+        try:
+            losses.append(trainer.step(batch).loss)
+        except PlanError as error:
+            errors.append(str(error))
+            losses.append(trainer.step(batch).loss)
+    values = {name: value.tolist() for name, value in trainer.parameters().items()}
+    trainer.finish()
+    found = {"losses": losses, "errors": errors, "plan": trainer.plan.text, "values": values}
+    seen.write_text(json.dumps(found))
+
+
+def train(folder: Path, fault: dict[str, Any], local: bool = False) -> medley.Fitted | None:
     """Trains, and applies the fault."""
     own = os.environ.get("MEDLEY_DEVICE", "")
     is_new = "MEDLEY_JOINS" in os.environ  # it replaces the killed process
@@ -203,6 +219,8 @@ def train(folder: Path, fault: dict[str, Any], local: bool = False) -> medley.Fi
         trainer = trainer_of(plans()[0], local)
         change = Change(fault, str(folder / "run"))
         trainer.observers.append(change)
+        if "alone" in fault:
+            return try_again(trainer, folder / f"seen-{own.replace('/', '-')}.json")
         steps = ELASTIC_STEPS if trainer.is_elastic else STEPS
         fitted = trainer.fit(
             batches(steps), output=folder / "run", save_every=fault.get("save", 0), keep=STEPS

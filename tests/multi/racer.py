@@ -1,9 +1,10 @@
-"""`racer.py FOLDER STEPS [DEVICE]` trains gpt as one process of a job, with the batches of a
-loader. DEVICE has no memory for the first other plan. The first process writes losses and the last
-strategy to FOLDER/raced.json."""
+"""`racer.py FOLDER STEPS [DEVICE [step]]` trains gpt as one process of a job, with the batches of a
+loader. DEVICE has no memory for the state of the first other plan, or for a step under it. The
+first process writes losses and the last strategy to FOLDER/raced.json."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from medley.run.objectives import Objectives
 from medley_extras import models
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
+import change_faults
 from exactness import double_precision
 
 ROWS = 12
@@ -51,13 +53,16 @@ def fail_once(owner: Any, name: str) -> None:
     setattr(owner, name, failed)
 
 
-def main(folder: Path, steps: int, lacks: str) -> None:
+def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> None:
     """Trains."""
     torch.set_num_threads(1)
-    if lacks == os.environ["MEDLEY_DEVICE"]:
+    fault: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if lacks == os.environ["MEDLEY_DEVICE"] and place == "step":
+        fault = change_faults.faulty({"state": "stepping", "raises": "CUDA out of memory"})
+    elif lacks == os.environ["MEDLEY_DEVICE"]:
         fail_once(devices, "require_memory")
         fail_once(Objectives, "make_runs")  # in an elastic run
-    with double_precision():
+    with double_precision(), fault:
         model, batch = make()
         graph = medley.capture(model, batch)
         plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
@@ -71,4 +76,4 @@ def main(folder: Path, steps: int, lacks: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -103,7 +103,7 @@ def test_signal_ends_threads_with_a_checkpoint(
     tmp_path: Path, state: str, number: signal.Signals
 ) -> None:
     fitted = change_faults.train(tmp_path, {"state": state, "signal": number}, local=True)
-    assert fitted.interrupted
+    assert fitted is not None and fitted.interrupted
     assert fitted.steps == AT + (state == "stepping")
     require_curve(tmp_path, plan=number % 2)
 
@@ -155,6 +155,26 @@ def test_threads_without_memory_keep_their_plan(tmp_path: Path, state: str) -> N
     require_curve(tmp_path, plan=1)
 
 
+def require_return(folder: Path, device: str) -> None:
+    """Asserts that all processes have the curve of one device, under the plan before the change.
+    `device`: that of the error."""
+    losses, parameters = expected(STEPS)
+    for each in seen(folder):
+        (error,) = each["errors"]
+        assert error.startswith(f"{device}: stage ") and error.endswith(": CUDA out of memory")
+        assert each["plan"] == plans()[0].text
+        assert each["losses"] == pytest.approx(losses, rel=1e-10)
+        for name, value in parameters.items():
+            found = value.new_tensor(each["values"][name])
+            assert (found - value).abs().max() <= 1e-10 * value.abs().max(), name
+
+
+def test_threads_return_if_the_first_step_lacks_memory(tmp_path: Path) -> None:
+    fault = {"state": "stepping", "raises": "CUDA out of memory", "alone": True}
+    change_faults.train(tmp_path, fault, local=True)
+    require_return(tmp_path, DEVICES[0])
+
+
 # --- a job of fixed size ---
 
 
@@ -189,6 +209,15 @@ def test_job_without_memory_keeps_its_plan(tmp_path: Path) -> None:
     errors = [f"change_plan: {DEVICES[1]}: CUDA out of memory"]
     assert seen(tmp_path) == [{"errors": errors, "interrupted": False}] * 3
     require_curve(tmp_path, plan=1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_job_returns_if_the_first_step_lacks_memory(tmp_path: Path, device: str) -> None:
+    fault = {"state": "stepping", "raises": "CUDA out of memory", "alone": True}
+    done = launched(tmp_path, device=device, **fault)
+    assert done.returncode == 0, done.stderr
+    assert len(seen(tmp_path)) == len(DEVICES)
+    require_return(tmp_path, device)
 
 
 def test_launcher_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
@@ -242,6 +271,15 @@ def test_elastic_run_without_memory_returns_to_its_plan(tmp_path: Path, state: s
     done = elastic(tmp_path, device=DEVICES[1], state=state, raises="CUDA out of memory")
     assert done.returncode == 0, done.stderr
     assert len(recoveries(tmp_path)) == 1
+    last = json.loads((tmp_path / "elastic-2.plan.json").read_text())
+    assert last == json.loads((tmp_path / "plan.json").read_text())
+    require_curve(tmp_path, ELASTIC_STEPS)
+
+
+def test_elastic_run_returns_if_the_first_step_lacks_memory(tmp_path: Path) -> None:
+    done = elastic(tmp_path, device=DEVICES[1], state="stepping", raises="CUDA out of memory")
+    assert done.returncode == 0, done.stderr
+    assert len(recoveries(tmp_path)) == 2  # the change, and the return
     last = json.loads((tmp_path / "elastic-2.plan.json").read_text())
     assert last == json.loads((tmp_path / "plan.json").read_text())
     require_curve(tmp_path, ELASTIC_STEPS)

@@ -35,17 +35,24 @@ def train(folder: Path, tune: str, *options: str, lacks: str = "") -> tuple[list
     cluster = folder / "cluster.yaml"
     cluster.write_text(MACHINES)
     medley.plan(graph, cluster, "data-parallel-even", racer.ROWS).save(folder / "plan.json")
-    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS), lacks]
+    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS), *lacks.split()]
     done = run([*LAUNCH, "--tune", tune, *options, *script])
     assert done.returncode == 0, done.stderr
     losses, last = json.loads((folder / "raced.json").read_text())
     return losses, last, done.stderr
 
 
-# With `lacks`, a device has no memory for the first other plan.
+# With `lacks`, a device has no memory for the first other plan, or for a step under it.
 @pytest.mark.parametrize(
     ("way", "lacks"),
-    [("emulated", ""), ("elastic", ""), ("emulated", "slow/0/0"), ("elastic", "slow/0/0")],
+    [
+        ("emulated", ""),
+        ("elastic", ""),
+        ("emulated", "slow/0/0"),
+        ("emulated", "slow/0/0 step"),
+        ("elastic", "slow/0/0"),
+        ("elastic", "slow/0/0 step"),
+    ],
 )
 def test_race_of_processes(
     way: str, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +76,8 @@ def test_race_of_processes(
     (chosen,) = (name for name, _, _, _, verdict in rows if verdict == "chosen")
     assert chosen.partition(" ")[0] == last, output
     failed = [row[-1] for row in rows if row[-1] not in VERDICTS]
-    wanted = "cannot run" if way == "elastic" else f"does not fit: {lacks}: CUDA out of memory"
-    assert failed == ([wanted] if lacks else []), output
+    error = "stage " if "step" in lacks else "CUDA out of memory"
+    wanted = "cannot run" if way == "elastic" else f"does not fit: {lacks[:8]}: {error}"
+    assert len(failed) == bool(lacks) and all(each.startswith(wanted) for each in failed), output
     if way == "emulated":
         assert last != "data-parallel-even"

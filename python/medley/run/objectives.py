@@ -64,9 +64,9 @@ class Objectives:
             self._add(generation, self._parse(text))
         return self._programs[generation]
 
-    def plan(self, agreement: Agreement, state: int) -> list[Plan]:
+    def plan(self, agreement: Agreement, state: int, has_stepped: bool) -> list[Plan]:
         """Returns the plans of the new generation. The eldest process plans for all. `state`:
-        generation of its state."""
+        generation of its state. `has_stepped`: a step has succeeded in it."""
         member = self._member
         if agreement.eldest == member.name:
             known = self._plans[state]
@@ -75,7 +75,7 @@ class Objectives:
             wanted_factors(member, factors)
             member.store.set(member.key("factors"), json.dumps(factors))
             before = self.factors(state)
-            ready = None if before or factors else self._ready(agreement, state, known)
+            ready = None if before or factors else self._ready(agreement, state, known, has_stepped)
             if ready is None:
                 found = replan_all(self.engines, known, agreement.staying, before, factors)
             else:
@@ -86,14 +86,22 @@ class Objectives:
         self._add(agreement.generation, plans)
         return plans
 
-    def _ready(self, agreement: Agreement, state: int, known: Sequence[Plan]) -> str | None:
-        """Returns the plans that exist before the new generation: requested ones, unless they have
-        failed or a member was lost, or those for its loss."""
+    def _ready(
+        self, agreement: Agreement, state: int, known: Sequence[Plan], has_stepped: bool
+    ) -> str | None:
+        """Returns the plans that exist before the new generation: requested ones, those before if
+        requested ones have failed, or after a loss those for it."""
         member, staying = self._member, agreement.staying
         if set(known[0].devices) - set(staying):
             return member.store.get(member.key(key_of(staying), state))
         same = agreement.generation == state + 1 and sorted(staying) == sorted(member.members)
-        return member.store.get(member.key(WISH, state)) if same else None
+        if not same:
+            return None
+        wish = member.store.get(member.key(WISH, state - 1))
+        if not has_stepped and wish == json.dumps([each.text for each in known]):
+            before = json.loads(member.store.get(member.key("plans", state - 1)) or "{}")
+            return json.dumps(list(before.values()))
+        return member.store.get(member.key(WISH, state))
 
     def request(self, plan: Plan) -> None:
         """Requests a plan of the only objective for the next generation, if it can run."""

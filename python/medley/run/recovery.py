@@ -28,6 +28,7 @@ class Recovery:
         self._member, self._progress = steps.member, steps.progress
         self._journal, self._lives = steps.journal, steps.journal.lives
         self._seeds = [engine.seed for engine in self._all.engines]
+        self._begun_at = -1  # the last step before the generation
 
     def arrive(self) -> None:
         """Replaces a lost process and receives its part of the state."""
@@ -99,7 +100,7 @@ class Recovery:
         if agreement.states[member.name] >= 0:
             self._catch_up(agreement)
         marks.append(time.monotonic())
-        plans = self._all.plan(agreement, progress.generation)
+        plans = self._all.plan(agreement, progress.generation, agreement.step > self._begun_at)
         marks.append(time.monotonic())
         used = plans[0].devices
         for engine in self._all.engines:
@@ -134,7 +135,7 @@ class Recovery:
             self._whole.shared.enter(self._all.peers(used), owners)
         if step < agreement.step:
             self._steps.go_back(step, generation)
-        progress.generation, progress.begun = generation, step
+        progress.generation, progress.begun, self._begun_at = generation, step, step
         self._all.forget({generation, *(each.generation for each in self._steps.versions)})
         self._steps.acts.begin_generation()
         self._steps.begin_generation(self._all.factors(generation))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from medley import _runtime
-from medley.engine import Engine
+from medley.engine import Engine, PlanError
 from medley.metrics import Metrics
 from medley.plan import Plan
 from medley.run import ends, exchange
@@ -16,6 +16,8 @@ from medley.run.elastic_session import ElasticSession
 from medley.run.job import Job
 from medley.run.journal import Kind
 from medley.run.objectives import order_of, reshard_peers
+from medley.run.trial import trial
+from medley.run.watch import Watch
 from medley.whole import Whole
 
 Made = TypeVar("Made")
@@ -64,6 +66,7 @@ class LocalSession:
     """A session whose devices are all threads of this process."""
 
     is_elastic = False
+    _watch: Watch | None = None  # ends a first step under another plan
 
     def __init__(self, whole: Whole) -> None:
         self.whole = whole
@@ -77,12 +80,20 @@ class LocalSession:
         if (shared := self.whole.shared) is not None:
             shared.bring(engine.name)
             shared.take(engine.name)
-        done = engine.run.steps
+        run, order = engine.run, engine.order
+        done = run.steps
         try:
-            with exchange.reordered(engine.order):
-                metrics = engine.step(engine.read(batch))
+            with exchange.reordered(order):
+                own = engine.read(batch)
+                with trial(engine, self._watch):
+                    metrics = engine.step(own)
+        except PlanError:
+            self.whole.saver.wait()
+            self.whole.open_saver()
+            raise
         finally:  # Ctrl-C may be raised after a step
-            engine.steps += engine.run.steps - done
+            if engine.run is run:
+                engine.steps += run.steps - done
         self.whole.saver.poll()
         return metrics
 
@@ -155,6 +166,7 @@ class JobSession(LocalSession):
                 f"change_plan: found a plan for the devices {', '.join(plan.devices)}, expected "
                 f"those of the job: {', '.join(self._devices)}"
             )
+        self._watch = self._watch or Watch()
         own = engine.plan.devices[engine.job.rank]
         group, seconds = exchange.group_name(), exchange.TIMEOUT_SECONDS
         peers = reshard_peers(engine.machines, self._devices, own, group, seconds)

@@ -24,12 +24,11 @@ from medley_extras.recall.memory import Memory
 if TYPE_CHECKING:
     from medley import Trainer
 
-SHARE = 0.02  # of the steps that are left: the cost of a race by default
-STEPS = 20  # the same if their number is unknown
+SHARE = 0.02  # of the steps that are left, or of those done if that is unknown: the default cost
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
 SEARCH = 0.5  # share of the remaining budget that a search for plans may take
 CLOSE = 0.02  # relative error of a predicted step from which costs are not corrected
-MOST_OF_A_PROBLEM = 100  # characters of an error in the table
+MOST = 120  # characters of a verdict in the table
 
 
 def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
@@ -48,15 +47,35 @@ class Tuner:
         self._now = 0  # the runner under which it was requested
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
+        self._problem = ""  # with the first step under the plan of a change
         self._was_corrected = False
         self._search_seconds = 0.0  # of the last search for plans
-        known = self._memory.recall(trainer)
-        self._searches = Searches(Corrections(*known.corrections if known else ({}, {})))
+        self._is_trial = False  # the next step is the first one under a plan of the tuner
+        self._has_begun = False
+        self._searches = Searches(Corrections({}, {}))
         self._meter: Any = None  # of op times, relative to the corrected costs
         self.race: Race | None = None
 
+    def prepare(self, trainer: Trainer, batch: Any) -> None:
+        """Changes to the measured plan before the first step. Batches that have only the rows of
+        their process under the plan given end the tuner, which could not change it."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        rows = trainer.engine.inputs.rows(batch)
+        if not trainer.is_elastic and _largest(0 < rows < trainer.plan.global_batch, trainer):
+            self._is_over = True
+            return
+        before = trainer.plan
+        if (known := self._memory.recall(trainer)) is not None:
+            self._searches = Searches(Corrections(*known.corrections))
+        self._is_trial = trainer.plan is not before
+
     def step(self, trainer: Trainer, metrics: Metrics) -> None:
         """Notes a step. May change the plan."""
+        self._is_trial = False
+        if self._problem:
+            return self._note_problem(trainer)
         if self._is_over or not trainer.engine.was_planned or not self._takes_part(trainer):
             return
         if self.race is None:
@@ -65,7 +84,7 @@ class Tuner:
             if is_worth and self._memory.wants_race(allowed):
                 # After the first step, which warms up.
                 self.race = self._begun(trainer, allowed * metrics.step_seconds)
-            self._is_over = self.race is None
+            self._is_over = self.race is None and (is_worth or trainer.expected_steps is not None)
             return
         seconds = _largest(metrics.step_seconds, trainer)
         race, before = self.race, self.race.current
@@ -74,12 +93,29 @@ class Tuner:
         race.note_step(seconds)
         self._go_on(trainer, race, before)
 
+    def takes(self, error: Exception) -> bool:
+        """Notes that the first step under a plan has failed, and training is back under the plan
+        before. Returns False if the tuner has not changed the plan."""
+        is_own, self._is_trial = self._is_trial, False
+        if is_own:
+            self._problem = str(error)
+        return is_own
+
+    def _note_problem(self, trainer: Trainer) -> None:
+        problem, self._problem = self._problem, ""
+        if self.race is None:
+            return self._memory.ignore(problem)
+        self.race.note_failure(_verdict(problem))
+        self.race.note_pause(_since(self._since, trainer))
+        self._measure(trainer)
+        return self._go_on(trainer, self.race, self._now)
+
     def _go_on(self, trainer: Trainer, race: Race, now: int) -> None:
         """Changes from the plan of the runner `now` to the wanted one, unless it cannot run."""
         self._now = now
         plans = self._searches.plans
         while race.wanted != now and (problem := self._change(trainer, plans[race.wanted])):
-            race.note_failure(f"does not fit: {problem}")
+            race.note_failure(_verdict(problem))
         if race.is_over:
             self._is_over = True
             trainer.engine.measure_against(None)
@@ -116,7 +152,7 @@ class Tuner:
         if self._steps is not None:
             return self._steps
         if trainer.expected_steps is None:
-            return STEPS
+            return SHARE * trainer.steps
         return SHARE * max(0, trainer.expected_steps - trainer.steps)
 
     def _begun(self, trainer: Trainer, budget: float) -> Race:
@@ -161,13 +197,18 @@ class Tuner:
         try:
             trainer.change_plan(plan)
         except PlanError as error:
-            problem = str(error).removeprefix("change_plan: ").splitlines()[0][:MOST_OF_A_PROBLEM]
+            problem = str(error)
         self._measure(trainer)
         if trainer.is_elastic:
             self._requested = plan
         else:
+            self._is_trial = not problem
             self.race.note_change(_since(self._since, trainer))
         return problem
+
+
+def _verdict(problem: str) -> str:
+    return f"does not fit: {problem.removeprefix('change_plan: ').splitlines()[0]}"[:MOST]
 
 
 def _largest(seconds: float, trainer: Trainer) -> float:

@@ -56,10 +56,14 @@ class Memory:
             if plan.text != trainer.plan.text:
                 trainer.change_plan(plan)
         except PlanError as error:
-            say(f"measured plan ignored: {error}")
-            self._entry = None
+            self.ignore(str(error))
             return None
         return entry
+
+    def ignore(self, problem: str) -> None:
+        """Forgets the measured plan, which cannot run."""
+        say(f"measured plan ignored: {problem}")
+        self._entry = None
 
     def wants_race(self, allowed: float) -> bool:
         """Returns whether a race that may cost `allowed` steps can find more than the entry has."""
