@@ -81,7 +81,7 @@ MODULES = {
         "medley.checkpoint.stored_values",
         "medley.checkpoint.StoredValue",
         "medley.weights_file.write_weights",
-        "medley.engine.PlanError",
+        "medley.run.change.PlanError",
         "medley.run.replanning.question",
         "medley.run.replanning.plan_on",
         "medley.run.replanning.stepper",

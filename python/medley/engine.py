@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,15 @@ from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of
 from medley.optimizer import Optimizer
 from medley.plan import Plan
-from medley.run import connections, devices, ends, exchange, stragglers
+from medley.run import connections, devices, exchange, stragglers
 from medley.run.job import Job
 from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT
 
+if TYPE_CHECKING:
+    from medley.run.change import Trial
+
 Value = TypeVar("Value")
-
-
-class PlanError(OSError):
-    """A plan lacks memory on some device. The plan before stays in all processes."""
 
 
 class OfEngine(Generic[Value]):
@@ -70,8 +69,7 @@ class Engine:
     _report: weakref.finalize[..., Any] | None = None
     _drift_report: weakref.finalize[..., Any] | None = None
     order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
-    # The order and the arguments of _replace() of the plan before, on trial.
-    _before: tuple[Any, ...] | None = None
+    trial: Trial | None = None  # until a step has succeeded under another plan
 
     def __init__(
         self,
@@ -133,7 +131,7 @@ class Engine:
     def make_run(self, plan: Plan, program: _core.Program, this: Job | None) -> Any:
         """Returns the run of this process, without values."""
         options = self._options | devices.options(plan, program, self.machines, this)
-        self._places: list[str] = options["torch_devices"]
+        self.places: list[str] = options["torch_devices"]
         if self._lead is not None:  # its run monitors all others
             del options["membership"]
             if not exchange.is_same(program.hash()):
@@ -175,7 +173,7 @@ class Engine:
 
     def start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
         """Gives the run the initial values that `read` returns in the first process."""
-        self.end_trial()
+        self.settle()
         constants = {**self.graph.constants, **carried.zeros(self.types)}
         whole_tensors.start(self.run, self.job, self.types, constants, read)
         self.resets.clear()
@@ -186,67 +184,24 @@ class Engine:
             if name.startswith(CONSTANT):
                 run.load(kind, name, self.graph.constants[name].detach().cpu())
 
-    def change_plan(self, plan: Plan, this: Job | None, peers: _runtime.ReshardPeers | None) -> int:
-        """Continues under another plan of the same devices, with the same state, on trial until its
-        first step. Returns the bytes that this process has received. `this`: this process in the
-        order of the plan. An error leaves all as it was."""
-        self.end_trial()
-        program = self.program_of(plan)
-        moves = _core.ReshardPlan([(self.program, self.program.devices, None)], program)
-        self.reset()
-        with self._fits(this):
-            run = self.make_run(plan, program, this)
-            devices.require_memory(run, program, self.machines, this, self._places)
-        with self._fits(None) if this is None else exchange.exchanging(OSError):
-            moved: dict[str, int] = _runtime.share_state(moves, self.run, run, peers)
-            self.load_constants(run)
-        run.seed, run.is_trial = self.run.seed, True
-        self._before = (self.order, self.plan, self.program, self.run, self.job)
-        self._replace(plan, program, run, this)
-        return moved["received"]
+    def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
+        """Replaces plan, program, run and job by these."""
+        self.plan, self.program, self.run, self.job = plan, program, run, this
+        self.drift = self._meter = None
+        self.evaluation.move()
 
-    @property
-    def is_trial(self) -> bool:
-        """Returns whether no step has succeeded yet since a change of plan."""
-        return self._before is not None
-
-    def end_trial(self) -> None:
-        """Ends the run before a change of plan."""
-        if self._before is not None:
-            (*_, run, _), self._before = self._before, None
-            run.finish()
-            self.run.is_trial = False
-
-    def go_back(self) -> None:
-        """Returns to the plan before a change, after a step that has failed."""
-        assert self._before is not None
-        (self.order, *before), self._before = self._before, None
-        self.run.finish()
-        self._replace(*before)
-
-    def _replace(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
+    def replace(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
+        """Enters another plan between two steps."""
         for report in filter(None, (self._report, self._drift_report)):
             report.detach()
         self.evaluation.finish()
         self.enter(plan, program, run, this)
         self._watch()
 
-    @contextlib.contextmanager
-    def _fits(self, this: Job | None) -> Iterator[None]:
-        """Wraps work of all processes that needs memory. If one lacks it, all raise PlanError."""
-        error = ""
-        try:
-            yield
-        except (MemoryError, RuntimeError) as failed:  # of PyTorch's allocators
-            error = f"{'' if this is None else f'{ends.name()}: '}{failed}"
-        if error := exchange.first_error(this, error):
-            raise PlanError(f"change_plan: {error}")
-
-    def enter(self, plan: Plan, program: _core.Program, run: Any, this: Job | None) -> None:
-        """Replaces plan, program, run and job by these."""
-        self.plan, self.program, self.run, self.job = plan, program, run, this
-        self.drift = self._meter = None
-        self.evaluation.move()
+    def settle(self) -> None:
+        """Ends the trial of a plan."""
+        if self.trial is not None:
+            self.trial.end()
 
     @property
     def ranks(self) -> tuple[int, int] | None:
@@ -390,7 +345,7 @@ class Engine:
     def finish(self) -> None:
         """Notifies the other devices that this one has finished."""
         self.evaluation.finish()
-        self.end_trial()
+        self.settle()
         if self.run is not None:
             self.run.finish()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from medley import _core, extras, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.cluster import Cluster
-from medley.engine import Engine, OfEngine, PlanError
+from medley.engine import Engine, OfEngine
 from medley.evaluation import is_batch
 from medley.first_step import FirstStep
 from medley.graph import Graph
@@ -23,6 +23,7 @@ from medley.model_files import write_model
 from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import exchange, job
+from medley.run.change import PlanError
 from medley.run.journal import Kind
 from medley.run.sessions import session_of
 from medley.trainer_records import Records

@@ -88,7 +88,7 @@ class Whole:
         runs = {name: engine.run for name, engine in self.engines.items()}
         with self.first.together("load()"):
             self.saver.wait()
-            self.first.end_trial()
+            self.first.settle()
             result = checkpoint.load(
                 lambda path, manifest: self.wanted(runs, path, manifest, parameters_only),
                 self.first.job,

@@ -14,8 +14,8 @@ from zoo_names import NAMES
 import medley
 from medley import _core
 from medley.cluster import parse_cluster
-from medley.engine import PlanError
 from medley.run import job
+from medley.run.change import PlanError
 
 ROWS = exactness.ROWS
 STEPS = int(os.environ.get("MEDLEY_CHANGES", "3"))

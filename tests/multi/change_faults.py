@@ -28,7 +28,9 @@ import torch
 
 import medley
 from medley import _runtime, checkpoint
-from medley.engine import Engine, PlanError
+from medley.engine import Engine
+from medley.run import change
+from medley.run.change import PlanError
 from medley.run.elastic import Member
 from medley.run.objectives import Objectives
 from medley.run.recovery import Recovery
@@ -45,7 +47,7 @@ STEPS, ELASTIC_STEPS = 5, 12
 # Places in a change of plan -> the function there, and whether the fault is after or before it.
 STATES: dict[str, tuple[Any, str, bool]] = {
     "requested": (medley.Trainer, "change_plan", True),  # in an elastic run
-    "begun": (Engine, "change_plan", False),
+    "begun": (change, "change_plan", False),
     "built": (Engine, "make_run", True),
     "moved": (_runtime, "share_state", True),
     "finished": (Engine, "enter", False),
@@ -105,6 +107,8 @@ class Change:
         if metrics.step + 1 < AT or self._is_asked:
             return
         self._is_asked = True
+        if trainer.is_elastic and trainer.recoveries:
+            return  # another process has asked
         before = trainer.plan
         with contextlib.ExitStack() as stack:
             if "full" in self._fault:

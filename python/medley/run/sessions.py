@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from medley import _runtime
-from medley.engine import Engine, PlanError
+from medley.engine import Engine
 from medley.metrics import Metrics
 from medley.plan import Plan
-from medley.run import ends, exchange
+from medley.run import change, ends, exchange
 from medley.run.elastic_session import ElasticSession
 from medley.run.job import Job
 from medley.run.journal import Kind
 from medley.run.objectives import order_of, reshard_peers
-from medley.run.trial import trial
 from medley.run.watch import Watch
 from medley.whole import Whole
 
@@ -85,9 +84,9 @@ class LocalSession:
         try:
             with exchange.reordered(order):
                 own = engine.read(batch)
-                with trial(engine, self._watch):
+                with change.trying(engine, self._watch):
                     metrics = engine.step(own)
-        except PlanError:
+        except change.PlanError:
             self.whole.saver.wait()
             self.whole.open_saver()
             raise
@@ -114,7 +113,7 @@ class LocalSession:
     ) -> int:
         self.whole.saver.wait()
         try:
-            return self.whole.first.change_plan(plan, this, peers)
+            return change.change_plan(self.whole.first, plan, this, peers)
         finally:  # Ctrl-C may be raised after the change
             self.whole.open_saver()
 

@@ -13,8 +13,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from medley import Metrics, Plan
-from medley.engine import PlanError
 from medley.run import exchange, job
+from medley.run.change import PlanError
 from medley_extras.race.costs import Corrections
 from medley_extras.race.race import Race
 from medley_extras.race.results import save

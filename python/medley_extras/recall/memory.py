@@ -16,9 +16,9 @@ import torch
 
 import medley
 from medley import Plan
-from medley.engine import PlanError
 from medley.files import read_text
 from medley.run import exchange, job
+from medley.run.change import PlanError
 from medley.run.replanning import question
 from medley_extras.recall import store
 from medley_extras.recall.store import Entry, Key, say
