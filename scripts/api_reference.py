@@ -122,6 +122,7 @@ MODULES = {
         "medley.run.exchange.texts",
         "medley.run.exchange.values",
         "medley.run.exchange.store",
+        "medley.run.exchange.check",
         "medley.run.job.current",
         "medley.run.job.Job",
         "medley.run.job.joins_later",

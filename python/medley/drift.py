@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from medley import _core, _runtime
 from medley.cluster import Cluster
-from medley.run import job
 
 DRIFT_LIMIT = 0.2  # relative deviation of op times from the profile
 
@@ -44,17 +41,3 @@ def expected_nanoseconds(
     program = _core.Program(graph, plan, cluster, rule)
     predicted: dict[str, Any] = _core.simulate(program, cluster, profile)
     return {name: row["computes"] for name, row in predicted["devices"].items()}
-
-
-def comparable(devices: Sequence[str], cluster: Cluster, profile: str) -> dict[str, str]:
-    """Returns a key for each device: devices of one key are compared to find slow ones. Measured
-    and emulated times are comparable across device types; times from data sheets only within one
-    type."""
-    known = json.loads(profile)["ops"] if profile else {}
-    kinds = {}
-    for device in devices:
-        number = cluster.find(device)
-        assert number is not None
-        kind = cluster.kind(number).name
-        kinds[device] = "measured" if kind in known or job.emulation() else kind
-    return kinds

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from medley import _core, _runtime, carried, whole_tensors
+from medley import _core, _runtime, carried, extras, whole_tensors
 from medley.cluster import Cluster, load_cluster
 from medley.data.inputs import Inputs, Size, StepBatch
 from medley.data.pictures import pictures_in
-from medley.drift import comparable, expected_nanoseconds, report_drift
+from medley.drift import expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation
 from medley.files import read_text
 from medley.from_torch import trains
@@ -30,7 +30,7 @@ from medley.metrics import Given, Metrics, Outputs, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of
 from medley.optimizer import Optimizer
 from medley.plan import Plan
-from medley.run import connections, devices, exchange, stragglers
+from medley.run import connections, devices, exchange
 from medley.run.job import Job
 from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT
@@ -66,6 +66,7 @@ class Engine:
     drift: _runtime.Drift | None = None
     _meter: _runtime.Drift | None = None
     was_planned = False  # whether the last batch had the planned size
+    _speed: extras.Speed | None = None  # of a job of fixed size, under the current plan
     _report: weakref.finalize[..., Any] | None = None
     _drift_report: weakref.finalize[..., Any] | None = None
     order: list[int] | None = None  # ranks of the plan's devices, if they differ from plan order
@@ -103,7 +104,6 @@ class Engine:
             whole_tensors.types_of(self.graph.core), self.graph.carry, self.plan.global_batch
         )
         self.resets: dict[int, dict[str, Tensor]] = {}  # initial values, by step
-        self._took = stragglers.Stopwatch()
         self._options: dict[str, Any] = {
             "seed": seed,
             "keep_gradients": keep_gradients,
@@ -158,18 +158,14 @@ class Engine:
             first = self.job is None or self.job.rank == 0
             self._drift_report = weakref.finalize(self, report_drift, self.drift, first)
         if self.job is not None and not self.is_elastic:
-            self._took = stragglers.Stopwatch()
             graph, plan, machines = self.graph.core, self.plan, self.machines
             rule = self.optimizer.core(graph)
-            self._report = weakref.finalize(
-                self,
-                stragglers.report,
-                self.job,
-                self._generation,
-                comparable(plan.devices, machines, measured),
-                self._took,
-                functools.partial(expected_nanoseconds, graph, plan.core, machines, measured, rule),
+            expect = functools.partial(
+                expected_nanoseconds, graph, plan.core, machines, measured, rule
             )
+            self._speed = extras.speed(self.job, self._generation, plan, machines, measured, expect)
+            if self._speed is not None:
+                self._report = weakref.finalize(self, self._speed.report)
 
     def start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
         """Gives the run the initial values that `read` returns in the first process."""
@@ -229,14 +225,14 @@ class Engine:
         self.reset()
         size = self._sizes_now().number(batch)
         scalars = self.optimizer.scalars(self.steps)
-        with self._took.running():
-            result = self.run.step(batch.tensors, scalars, self.steps, size)
+        result = self.run.step(batch.tensors, scalars, self.steps, size)
         self.was_planned = size == 0
         if size == 0:
             for meter in (self.drift, self._meter):
                 if meter is not None:
                     meter.add(self.run)
-            self._took.add(result.nanoseconds[0] - result.waiting[0])
+            if self._speed is not None:
+                self._speed.add(result.nanoseconds[0] - result.waiting[0])
         return self.metrics(Given.of(result, self.graph.rows), result, batch.size)
 
     def finish_step(self, committed: float | None) -> Metrics:
@@ -339,7 +335,6 @@ class Engine:
 
     def fail(self, cause: str) -> str:
         """Ends the run on all devices. Returns its first cause, which may be on another device."""
-        self._took.failed = True
         return str(self.run.fail(cause)) if self.run is not None else cause
 
     def finish(self) -> None:

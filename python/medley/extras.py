@@ -38,6 +38,14 @@ class Tuner(Observer, Protocol):
     def takes(self, error: Exception) -> bool: ...
 
 
+class Speed(Protocol):
+    """Compares the compute times of devices with the plan, at the end of a run."""
+
+    def add(self, nanoseconds: int) -> None: ...
+
+    def report(self) -> None: ...
+
+
 _PACKAGE = "medley_extras"
 
 
@@ -75,8 +83,11 @@ def exporter(trainer: Trainer, host: str, port: int) -> Observer:
     return made
 
 
-def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner:
-    """Returns the race of plans, which may cost `steps` steps. Raises ValueError without one."""
+def tuner(trainer: Trainer, steps: int | None, remember: bool) -> Tuner | None:
+    """Returns the race of plans, which may cost `steps` steps. Without the package it returns None
+    for the default number (None), and raises ValueError for another."""
+    if steps is None and _table() is None:
+        return None
     made: Tuner = _module("TUNER", "--tune").tuner(trainer, steps, remember)
     return made
 
@@ -87,9 +98,9 @@ def tempo(*arguments: Any) -> Any:
     return None if _table() is None else _module("TEMPO", "").Tempo(*arguments)
 
 
-def slow(*arguments: Any) -> Sequence[str]:
-    """Returns a line for each device that is slower than the plan expects, by the package."""
-    return [] if _table() is None else _module("SLOW", "").slow(*arguments)
+def speed(*arguments: Any) -> Speed | None:
+    """Returns the object that reports slow devices of a job, or None without the package."""
+    return None if _table() is None else _module("SPEED", "").Speed(*arguments)
 
 
 def _module(name: str, option: str) -> Any:

@@ -48,7 +48,7 @@ class Trainer(OfSession, WholeTensors, Records):
     is printed. Batches may have shorter sequences than planned: see `lengths`. At `metrics_port`
     the first process serves metrics as OpenMetrics text, at the address `metrics_host`. `tune` is
     the number of steps that trying other plans may cost, "auto" or "off"; by default that of
-    `medley launch --tune`, else "off". With `remember` the result is kept for later runs. In a job
+    `medley launch --tune`, else "auto". With `remember` the result is kept for later runs. In a job
     all processes call a *collective* method.
 
     Example:

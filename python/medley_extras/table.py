@@ -88,8 +88,8 @@ TUNER = "medley_extras.race"
 # The module whose Tempo(member, settle, gain, want, name) finds devices that become slower.
 TEMPO = "medley_extras.race.tempo"
 
-# The module whose slow(expected, took, kinds) finds devices slower than the plan expects.
-SLOW = "medley_extras.race.stragglers"
+# The module whose Speed(job, generation, plan, cluster, profile, expect) reports slow devices.
+SPEED = "medley_extras.race.stragglers"
 
 # The module whose load(name, options, batch) reads the models of a type, "hf:gpt2".
 MODELS = {"hf": "medley_extras.models.hf"}

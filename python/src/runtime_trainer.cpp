@@ -236,25 +236,22 @@ void init_runtime_trainer(nb::module_& m) {
       .def("disagreements",
            &Run::disagreements,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Returns the names of parameters and optimizer states of which two devices have "
-           "different bits.")
+           "Returns the names of values of which two devices have different bits.")
       .def("assemble",
            &Run::assemble,
            "kind"_a,
            "name"_a,
            "shards"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Returns the whole tensor from the shards of all devices, or from any one if it is not "
-           "cut.")
+           "Returns the whole tensor from the shards of all devices; any one if it is not cut.")
       .def("step",
            &run_step,
            "batch"_a,
            "scalars"_a,
            "step"_a,
            "size"_a = 0,
-           "Trains on one global batch, or this device's rows of it, with the scalars of each rule "
-           "of the optimizer: learning rate, 1 or the limit of the norm, and hyperparameters that "
-           "depend on the step. `size`: what add_size() has returned for such a batch.")
+           "Trains on a global batch, or this device's rows of it, with the scalars of each rule: "
+           "learning rate, 1 or the limit of the norm, hyperparameters. `size`: of add_size().")
       .def_prop_ro(
           "steps",
           [](const Run& run) { return run.worker().steps(); },
@@ -265,9 +262,7 @@ void init_runtime_trainer(nb::module_& m) {
            "program"_a,
            "label"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Takes a program for batches of another size, which is labelled \"of 3 rows\"; returns "
-           "its "
-           "number.")
+           "Takes a program for batches of another size; returns its number. `label`: of 3 rows.")
       .def("share_values",
            &Run::share_values,
            "other"_a,
@@ -342,7 +337,7 @@ void init_runtime_trainer(nb::module_& m) {
           "is_trial",
           [](const Run& run) { return run.worker().is_trial(); },
           [](Run& run, bool is_trial) { run.worker().set_trial(is_trial); },
-          "Whether a step that fails here leaves it to the caller to tell the other processes.")
+          "Whether the caller tells the other processes of a failed step.")
       .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
       .def_prop_ro(
           "device_names",

@@ -169,6 +169,7 @@ def test_race_goes_on_when_a_plan_does_not_fit(
     monkeypatch.setattr(devices, "require_memory", lacks_once)
     batch = models.gpt(batch=8)[1]
     observer = tuner(trainer, 1000, False)
+    observer.prepare(trainer, batch)
     for _ in range(60):
         observer.step(trainer, trainer.step(batch))
         if observer.race is not None and observer.race.is_over:
@@ -210,21 +211,42 @@ def test_searches_end_with_the_time(trainer: medley.Trainer) -> None:
 
 
 def test_short_runs_do_not_race(trainer: medley.Trainer) -> None:
-    batch = models.gpt(batch=8)[1]
     trainer.expected_steps = 150  # 2 % are less than the steps of one plan
-    observer = tuner(trainer, None, False)
-    observer.step(trainer, trainer.step(batch))
-    assert observer.race is None
+    assert raced_in_a_step(trainer) is None
     trainer.expected_steps = 1000
+    assert raced_in_a_step(trainer) is not None
+
+
+def raced_in_a_step(trainer: medley.Trainer) -> Race | None:
+    """Returns the race that a default tuner begins after one step."""
+    batch = models.gpt(batch=8)[1]
     observer = tuner(trainer, None, False)
+    observer.prepare(trainer, batch)
     observer.step(trainer, trainer.step(batch))
-    assert observer.race is not None
+    return observer.race
+
+
+def test_unknown_number_of_steps_is_expected_to_double(trainer: medley.Trainer) -> None:
+    batch = models.gpt(batch=8)[1]
+    observer = tuner(trainer, None, False)
+    observer.prepare(trainer, batch)
+    for steps, races in ((0, False), (100, False), (198, False), (199, True)):
+        trainer.steps = steps
+        observer.step(trainer, trainer.step(batch))
+        assert (observer.race is not None) == races, steps
+
+
+def test_plan_by_hand_stays(trainer: medley.Trainer) -> None:
+    trainer.expected_steps = 1000
+    text = json.dumps({**trainer.plan.to_dict(), "strategy": ""})
+    trainer.plan = medley.Plan(text, trainer.engine.graph, trainer.engine.machines)
+    assert raced_in_a_step(trainer) is None
 
 
 def test_other_texts_are_refused() -> None:
     with pytest.raises(ValueError, match="--tune: found 'fast', expected auto, off or a number"):
         job.tune_steps("fast")
-    assert [job.tune_steps(each) for each in ("off", "auto", "7", 3, None)] == [0, None, 7, 3, 0]
+    assert [job.tune_steps(each) for each in ("off", "auto", "7", 3, None)] == [0, None, 7, 3, None]
 
 
 def test_costs_are_found_again() -> None:

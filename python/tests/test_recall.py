@@ -163,7 +163,7 @@ def test_plan_and_compare_name_the_measured_plan(tmp_path: Path) -> None:
         )
         return done.stdout, done.stderr
 
-    line = f"medley: {entry.sentence}, 8 rows, emulated. `medley launch --tune auto` begins with it"
+    line = f"medley: {entry.sentence}, 8 rows, emulated. `medley launch` begins with it"
     out, err = told("compare", "a.yaml")
     assert err.startswith(line)
     assert told("compare", "a.yaml", forget="1") == (out, "")

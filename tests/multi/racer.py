@@ -1,6 +1,7 @@
 """`racer.py FOLDER STEPS [DEVICE [step]]` trains gpt as one process of a job, with the batches of a
-loader. DEVICE has no memory for the state of the first other plan, or for a step under it. The
-first process writes losses and the last strategy to FOLDER/raced.json."""
+loader. DEVICE has no memory for the state of the first other plan, or for a step under it. `own` as
+DEVICE: batches have only the rows of their process. The first process writes losses and the last
+strategy to FOLDER/raced.json."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import medley
 from medley.run import devices
@@ -67,7 +69,10 @@ def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> Non
         graph = medley.capture(model, batch)
         plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=1e-3))
-        loader = medley.Loader(plan, dataset(batch, steps))
+        data: Any = dataset(batch, steps)
+        loader: Any = medley.Loader(plan, data)
+        if lacks == "own":
+            loader = DataLoader(data, batch_sampler=medley.BatchSampler(plan, data))
         losses = [trainer.step(batch).loss for batch in loader]
         last = trainer.plan.strategy
         trainer.finish()

@@ -42,6 +42,15 @@ def train(folder: Path, tune: str, *options: str, lacks: str = "") -> tuple[list
     return losses, last, done.stderr
 
 
+def test_batches_of_own_rows_keep_their_plan(tmp_path: Path) -> None:
+    emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
+    losses, last, output = train(tmp_path / "raced", "1000", *emulate, lacks="own")
+    expected, _, _ = train(tmp_path / "plain", "off")
+    assert losses == pytest.approx(expected, rel=1e-10)
+    assert last == "data-parallel-even"
+    assert "verdict" not in output
+
+
 # With `lacks`, a device has no memory for the first other plan, or for a step under it.
 @pytest.mark.parametrize(
     ("way", "lacks"),

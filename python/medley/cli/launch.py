@@ -79,9 +79,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tune",
         metavar="auto|off|STEPS",
-        default="off",
+        default="auto",
         help="try other plans during the first steps and keep the fastest one, at the cost of so "
-        "many steps; auto: 2 %% of those that are left; default: off",
+        "many steps; auto (default): 2 %% of those that are left",
     )
     parser.add_argument("--no-memory", action="store_true", help="race anew, and keep no result")
     parser.set_defaults(**_OF_ELASTIC)

@@ -131,7 +131,7 @@ def metrics_address() -> tuple[str, int] | None:
 def tune_steps(tune: int | str | None) -> int | None:
     """Returns the number of steps that trying other plans may cost, None for "auto", 0 for "off".
     `tune`: None for the value of `medley launch --tune`. Raises ValueError for another text."""
-    text = str(tune if tune is not None else os.environ.get("MEDLEY_TUNE", "off"))
+    text = str(tune if tune is not None else os.environ.get("MEDLEY_TUNE", "auto"))
     if text == "auto":
         return None
     if text != "off" and not text.isdecimal():

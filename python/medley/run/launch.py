@@ -196,7 +196,7 @@ def launch(
     elastic: Elastic | None = None,
     place: Place | None = None,
     metrics: str | None = None,
-    tune: str = "off",
+    tune: str = "auto",
     remember: bool = True,
     **settings: float,
 ) -> int:

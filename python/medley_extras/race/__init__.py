@@ -6,6 +6,7 @@ Every step of the race is a step of training, since all plans train the same cur
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -42,7 +43,8 @@ class Tuner:
 
     def __init__(self, trainer: Trainer, steps: int | None, remember: bool) -> None:
         self._steps = steps
-        self._memory = Memory(trainer, remember)
+        self._remember = remember
+        self._memory: Memory
         self._requested: Plan | None = None  # in an elastic run
         self._now = 0  # the runner under which it was requested
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
@@ -62,7 +64,13 @@ class Tuner:
         if self._has_begun:
             return
         self._has_begun = True
-        rows = trainer.engine.inputs.rows(batch)
+        if self._steps is None and not trainer.plan.strategy:  # by hand
+            self._is_over = True
+            return
+        self._memory = Memory(trainer, self._remember)
+        rows = 0
+        with contextlib.suppress(ValueError):  # the step refuses the batch
+            rows = trainer.engine.inputs.rows(batch)
         if not trainer.is_elastic and _largest(0 < rows < trainer.plan.global_batch, trainer):
             self._is_over = True
             return

@@ -29,7 +29,7 @@ def before(arguments: Sequence[str], parse: Callable[[str], Any]) -> None:
     if known:
         key, entry = max(known, key=lambda each: each[1].when)
         rows = f"{key['question']['rows']} rows{', emulated' if key['emulation'] else ''}"
-        store.say(f"{entry.sentence}, {rows}. `medley launch --tune auto` begins with it.")
+        store.say(f"{entry.sentence}, {rows}. `medley launch` begins with it.")
 
 
 def _hashes(files: Sequence[str], hash_of: Callable[[str], str]) -> dict[str, str]:

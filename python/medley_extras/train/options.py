@@ -112,7 +112,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add(
         "--tune",
         metavar="auto|off|STEPS",
-        help="try other plans during the first steps, at the cost of so many (default: off)",
+        help="try other plans during the first steps, at the cost of so many (default: auto)",
     )
     add("--no-memory", action="store_true", help="race anew, and keep no result")
     add("--metrics-port", type=int, help="serve metrics of the run as OpenMetrics text; 0: any")
