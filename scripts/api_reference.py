@@ -123,6 +123,7 @@ MODULES = {
         "medley.run.exchange.values",
         "medley.run.exchange.store",
         "medley.run.exchange.check",
+        "medley.run.exchange.new_key",
         "medley.run.job.current",
         "medley.run.job.Job",
         "medley.run.job.joins_later",

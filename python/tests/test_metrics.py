@@ -149,8 +149,8 @@ def test_other_paths_are_not_found(port: int) -> None:
     assert run.trainer.is_first
 
 
-def test_nothing_is_served_unless_it_is_asked_for() -> None:
-    run = Run()
+def test_nothing_is_measured_without_use() -> None:
+    run = Run(tune="off")
     run.trainer.step(run.batch)
     events = json.loads(run.trainer.trace_json())["traceEvents"]
     assert not [event for event in events if event["ph"] == "X"]

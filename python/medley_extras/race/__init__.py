@@ -130,7 +130,7 @@ class Tuner:
             self._memory.keep(race, self._searches.plans[race.best], self._searches.corrections)
             if trainer.is_first or trainer.is_elastic:
                 print(table(race), file=sys.stderr, flush=True)
-                if not trainer.is_alone:
+                if not trainer.is_alone and self._steps is not None:  # no file without being asked
                     save(race)
 
     def _takes_part(self, trainer: Trainer) -> bool:

@@ -27,6 +27,7 @@ STRATEGIES = (
     "megatron",
     "autohet",
 )
+LOOK_SECONDS = 0.02
 SAME = 1e-3  # relative difference of the steps of plans that count as one, by two sets of figures
 Found = tuple[int, str, list[float]]  # place, text of a new plan, steps by several figures
 
@@ -58,7 +59,7 @@ class Searches:
         end = math.inf if job.emulation() else time.monotonic() + limit
         self.plans += known
         own = list(self._own_part(trainer, end))
-        parts = [own] if decides(trainer) else exchange.values(own)
+        parts = [own] if decides(trainer) else _parts(trainer, own)
         now = trainer.plan
         steps: list[list[float]] = []
         for _, text, each in sorted(found for part in parts for found in part):
@@ -110,6 +111,22 @@ class Searches:
         costs = with_ops(self.corrections, rows, kinds)
         names = [each.name for each in cluster.networks]
         return with_links(costs, [seconds for _, seconds in tried], predict, names)
+
+
+def _parts(trainer: Trainer, own: list[Found]) -> list[list[Found]]:
+    """Returns the parts of all processes. A search may take longer than the limit of an exchange:
+    the others wait as long as all processes live."""
+    assert trainer.engine.ranks is not None
+    rank, size = trainer.engine.ranks
+    key, store = exchange.new_key("searches"), exchange.store()
+    store.set(f"{key}/{rank}", json.dumps(own))
+    parts = []
+    for each in range(size):
+        while (text := store.get(f"{key}/{each}")) is None:
+            exchange.check()
+            time.sleep(LOOK_SECONDS)
+        parts.append(json.loads(text))
+    return parts
 
 
 def decides(trainer: Trainer) -> bool:
