@@ -192,6 +192,9 @@ def test_plans_that_were_over_budget_run_with_a_larger_one() -> None:
     ((key, _),) = store.entries(cache())
     store.write(cache(), key, dataclasses.replace(entry, untried=1, allowed=1.0))
     assert race_of(trained(tune=1, steps=2)[0]) is None
+    store.write(cache(), key, dataclasses.replace(entry, untried=1, allowed=501.0))
+    assert race_of(trained(steps=2)[0]) is None  # 1000 are fewer than twice as many
+    store.write(cache(), key, dataclasses.replace(entry, untried=1, allowed=500.0))
     larger, _ = trained()
     assert race_of(larger).runners[0].name == entry.name
     assert race_of(larger).is_over

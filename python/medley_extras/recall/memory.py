@@ -69,7 +69,7 @@ class Memory:
         """Returns whether a race that may cost `allowed` steps can find more than the entry has."""
         self._allowed = allowed
         entry = self._entry
-        return entry is None or (entry.untried > 0 and allowed > entry.allowed)
+        return entry is None or (entry.untried > 0 and allowed >= 2 * entry.allowed)
 
     def keep(self, race: Race, plan: Plan, corrections: Corrections) -> None:
         """Writes the result of a race, which has chosen `plan`."""
