@@ -124,6 +124,8 @@ MODULES = {
         "medley.run.exchange.store",
         "medley.run.exchange.check",
         "medley.run.exchange.new_key",
+        "medley.run.patience.Patience",
+        "medley.run.patience.say",
         "medley.run.job.current",
         "medley.run.job.Job",
         "medley.run.job.joins_later",

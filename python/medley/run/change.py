@@ -27,19 +27,22 @@ class Trial:
 
     engine: Engine
     order: list[int] | None
-    before: tuple[Plan, _core.Program, Any, Job | None]
+    plan: Plan
+    program: _core.Program
+    run: Any
+    job: Job | None
 
     def end(self) -> None:
         """Ends it: the new plan stays."""
         self.engine.trial = None
-        self.before[2].finish()
+        self.run.finish()
         self.engine.run.is_trial = False
 
     def go_back(self) -> None:
         """Continues with it, from the state before the step that has failed."""
         self.engine.trial, self.engine.order = None, self.order
         self.engine.run.finish()
-        self.engine.replace(*self.before)
+        self.engine.replace(self.plan, self.program, self.run, self.job)
 
 
 def change_plan(
@@ -59,8 +62,7 @@ def change_plan(
         moved: dict[str, int] = _runtime.share_state(moves, engine.run, run, peers)
         engine.load_constants(run)
     run.seed, run.is_trial = engine.run.seed, True
-    before = (engine.plan, engine.program, engine.run, engine.job)
-    engine.trial = Trial(engine, engine.order, before)
+    engine.trial = Trial(engine, engine.order, engine.plan, engine.program, engine.run, engine.job)
     engine.replace(plan, program, run, this)
     return moved["received"]
 
@@ -72,9 +74,15 @@ def _fits(this: Job | None) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as failed:  # of PyTorch's allocators
-        error = f"{'' if this is None else f'{ends.name()}: '}{failed}"
+        error = str(failed) if this is None else _named(failed)
     if error := exchange.first_error(this, error):
         raise PlanError(f"change_plan: {error}")
+
+
+def _named(error: Exception) -> str:
+    """Returns the text of an error, after the name of this process, once."""
+    text, name = str(error), f"{ends.name()}: "
+    return text if text.startswith(name) else name + text
 
 
 @contextlib.contextmanager
@@ -86,15 +94,18 @@ def trying(engine: Engine, watch: Watch | None) -> Iterator[None]:
         return
     run, error = engine.run, ""
     done, key = run.steps, "" if watch is None else exchange.new_key("trial")
+    others: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if watch is not None:  # ends this step when that of another process has failed
+        failure = "the step has failed on another device"
+        others = watch.over(exchange.store(), key, lambda: run.abort(failure))
     try:
-        with _ended_with_others(run, watch, key):
+        with others:
             try:
                 yield
             except Exception as failed:
-                error = str(failed)
+                error = str(failed) if watch is None else _named(failed)
                 if watch is not None:
-                    own = "" if error.startswith(f"{ends.name()}:") else f"{ends.name()}: "
-                    exchange.store().set_first(key, own + error)
+                    exchange.store().set_first(key, error)
     except BaseException:  # Ctrl-C may be raised after the step
         if run.steps > done:
             engine.settle()
@@ -103,15 +114,3 @@ def trying(engine: Engine, watch: Watch | None) -> Iterator[None]:
         engine.trial.go_back()
         raise PlanError(first if watch is None else str(exchange.store().get(key)))
     engine.settle()
-
-
-@contextlib.contextmanager
-def _ended_with_others(run: Any, watch: Watch | None, key: str) -> Iterator[None]:
-    """Aborts this step when that of another process has failed."""
-    if watch is None:
-        yield
-        return
-    with watch.over(
-        exchange.store(), key, lambda: run.abort("the step has failed on another device")
-    ):
-        yield

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 
 from medley.files import write_atomically
+from medley.run.patience import say
 from medley_extras.race.race import Race
 
 FILE = "race.json"  # in the working directory
@@ -18,7 +18,7 @@ def save(race: Race, path: str | os.PathLike[str] = FILE) -> None:
     try:
         write_atomically(path, text(race))
     except OSError as error:
-        print(f"medley: {error}; training continues", file=sys.stderr, flush=True)
+        say(f"{error}; training continues")
 
 
 def text(race: Race) -> str:

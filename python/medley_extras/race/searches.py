@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from medley import Cluster, Plan
 from medley.run import exchange, job
+from medley.run.patience import Patience
 from medley.run.replanning import plan_on, question, stepper
 from medley_extras.race.costs import Corrections, Row, with_links, with_ops
 from medley_extras.race.race import Runner
@@ -27,7 +28,6 @@ STRATEGIES = (
     "megatron",
     "autohet",
 )
-LOOK_SECONDS = 0.02
 SAME = 1e-3  # relative difference of the steps of plans that count as one, by two sets of figures
 Found = tuple[int, str, list[float]]  # place, text of a new plan, steps by several figures
 
@@ -120,11 +120,11 @@ def _parts(trainer: Trainer, own: list[Found]) -> list[list[Found]]:
     rank, size = trainer.engine.ranks
     key, store = exchange.new_key("searches"), exchange.store()
     store.set(f"{key}/{rank}", json.dumps(own))
-    parts = []
+    parts, patience = [], Patience()
     for each in range(size):
         while (text := store.get(f"{key}/{each}")) is None:
             exchange.check()
-            time.sleep(LOOK_SECONDS)
+            patience.pause()
         parts.append(json.loads(text))
     return parts
 

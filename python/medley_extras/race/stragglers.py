@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import sys
-import time
 from collections.abc import Callable, Mapping
 
 from medley import Cluster, Plan
 from medley.run import exchange, job
+from medley.run.patience import Patience, say
 
 SLOW = 1.5  # times the time that the plan expects, relative to the other devices
 FEWEST_STEPS = 5
 _PATIENCE_SECONDS = 10.0  # for devices that do not report their time
-_LOOK_SECONDS = 0.02
 
 
 class Speed:
@@ -33,7 +31,7 @@ class Speed:
     ) -> None:
         self._this, self._expect = this, expect
         self._key = f"took/{generation}/"
-        self._kinds = comparable(plan, cluster, profile)
+        self._compared = plan, cluster, profile
         self._steps, self._nanoseconds = -1, 0  # the first step warms up
 
     def add(self, nanoseconds: int) -> None:
@@ -53,16 +51,16 @@ class Speed:
             store.set(self._key + str(self._this.rank), json.dumps(self._nanoseconds / self._steps))
             if self._this.rank != 0:
                 return
-            expected, took = self._expect(), {}
-            end = time.monotonic() + _PATIENCE_SECONDS
-            for rank, name in enumerate(self._kinds):
+            expected, kinds, took = self._expect(), comparable(*self._compared), {}
+            patience = Patience(_PATIENCE_SECONDS)
+            for rank, name in enumerate(kinds):
                 while (text := store.get(self._key + str(rank))) is None:
-                    if time.monotonic() > end:
+                    if patience.is_over:
                         return
-                    time.sleep(_LOOK_SECONDS)
+                    patience.pause()
                 took[name] = json.loads(text)
-            for sentence in slow(expected, took, self._kinds):
-                print(f"medley: {sentence}", file=sys.stderr, flush=True)
+            for sentence in slow(expected, took, kinds):
+                say(sentence)
 
 
 def comparable(plan: Plan, cluster: Cluster, profile: str) -> dict[str, str]:

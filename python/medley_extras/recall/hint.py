@@ -9,6 +9,7 @@ from typing import Any
 
 from medley.cluster import load_cluster
 from medley.files import read_text
+from medley.run.patience import say
 from medley_extras.recall import store
 
 _CLUSTERS = (".yaml", ".yml")
@@ -29,7 +30,7 @@ def before(arguments: Sequence[str], parse: Callable[[str], Any]) -> None:
     if known:
         key, entry = max(known, key=lambda each: each[1].when)
         rows = f"{key['question']['rows']} rows{', emulated' if key['emulation'] else ''}"
-        store.say(f"{entry.sentence}, {rows}. `medley launch` begins with it.")
+        say(f"{entry.sentence}, {rows}. `medley launch` begins with it.")
 
 
 def _hashes(files: Sequence[str], hash_of: Callable[[str], str]) -> dict[str, str]:

@@ -19,9 +19,10 @@ from medley import Plan
 from medley.files import read_text
 from medley.run import exchange, job
 from medley.run.change import PlanError
+from medley.run.patience import say
 from medley.run.replanning import question
 from medley_extras.recall import store
-from medley_extras.recall.store import Entry, Key, say
+from medley_extras.recall.store import Entry, Key
 
 if TYPE_CHECKING:
     from medley import Trainer

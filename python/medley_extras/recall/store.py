@@ -13,12 +13,12 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from medley.files import make_folder, read_text, write_atomically
+from medley.run.patience import say
 
 FORMAT, VERSION = "medley-measured", 1
 ENTRIES = 256
@@ -52,11 +52,6 @@ class Entry:
             f"{1000 * self.measured:.1f} ms over {self.steps} steps (predicted "
             f"{1000 * self.predicted:.1f} ms)"
         )
-
-
-def say(sentence: str) -> None:
-    """Prints a message immediately."""
-    print(f"medley: {sentence}", file=sys.stderr, flush=True)
 
 
 def folder(name: str) -> Path | None:
