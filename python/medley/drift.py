@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from medley import _core, _runtime
-from medley.cluster import Cluster
+from medley import _runtime
 
 DRIFT_LIMIT = 0.2  # relative deviation of op times from the profile
 
@@ -32,12 +31,3 @@ def report_drift(meter: _runtime.Drift, always: bool) -> None:
     rows = [Drift(*row) for row in meter.rows()]
     if rows and (always or any(row.profile_again for row in rows)):
         print(f"measured against the profile:\n{meter.text()}", end="", file=sys.stderr, flush=True)
-
-
-def expected_nanoseconds(
-    graph: _core.Graph, plan: _core.Plan, cluster: Cluster, profile: str, rule: _core.Optimizer
-) -> dict[str, float]:
-    """Returns the compute time per step that the plan expects of each device, in nanoseconds."""
-    program = _core.Program(graph, plan, cluster, rule)
-    predicted: dict[str, Any] = _core.simulate(program, cluster, profile)
-    return {name: row["computes"] for name, row in predicted["devices"].items()}

@@ -19,7 +19,7 @@ from medley import _core, _runtime, carried, extras, whole_tensors
 from medley.cluster import Cluster, load_cluster
 from medley.data.inputs import Inputs, Size, StepBatch
 from medley.data.pictures import pictures_in
-from medley.drift import expected_nanoseconds, report_drift
+from medley.drift import report_drift
 from medley.evaluation import Evaluation
 from medley.files import read_text
 from medley.from_torch import trains
@@ -32,6 +32,7 @@ from medley.optimizer import Optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, exchange
 from medley.run.job import Job
+from medley.run.replanning import Subject, expected_nanoseconds
 from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT
 
@@ -158,11 +159,8 @@ class Engine:
             first = self.job is None or self.job.rank == 0
             self._drift_report = weakref.finalize(self, report_drift, self.drift, first)
         if self.job is not None and not self.is_elastic:
-            graph, plan, machines = self.graph.core, self.plan, self.machines
-            rule = self.optimizer.core(graph)
-            expect = functools.partial(
-                expected_nanoseconds, graph, plan.core, machines, measured, rule
-            )
+            plan, machines = self.plan, self.machines
+            expect = functools.partial(expected_nanoseconds, Subject.of(self), plan, measured)
             self._speed = extras.speed(self.job, self._generation, plan, machines, measured, expect)
             if self._speed is not None:
                 self._report = weakref.finalize(self, self._speed.report)

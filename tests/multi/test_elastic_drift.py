@@ -13,7 +13,7 @@ import medley
 from medley import _core
 from medley.cluster import Cluster
 from medley.run import replanning
-from medley.run.replanning import replan, step_nanoseconds
+from medley.run.replanning import Subject, replan, step_nanoseconds
 from medley_extras.race.tempo import Slowing
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,27 +74,24 @@ def test_recovered_device_counts_as_before() -> None:
     assert after({"b": 3.0}, *windows(*[(1, 2, 1)] * 3))[-1] == {"b": 6.0}
 
 
-class Planner:
-    """The parts of an engine that replanning uses."""
-
-    def __init__(self, graph: medley.Graph, machines: Cluster) -> None:
-        self.graph, self.machines = graph, machines
-        self.optimizer = survivor.optimizer()
+def subject_of(graph: medley.Graph, machines: Cluster) -> Subject:
+    """Returns what plans of the test are made for."""
+    return Subject(graph.core, machines, survivor.optimizer().core(graph.core))
 
 
 # The plan is checked for the original cluster, and its predicted step compared with the old plan's.
 def test_the_plan_for_a_slow_device_is_one_for_the_cluster_as_it_is(graph: medley.Graph) -> None:
     machines = medley.cluster.parse_cluster(SLOW)
     before = medley.plan(graph, machines, "data-parallel-proportional", global_batch=6)
-    trainer: Any = Planner(graph, machines)
+    subject = subject_of(graph, machines)
     slow = {DEVICES[1]: 3.0}
-    after = replan(trainer, before, before.devices, {}, slow)
+    after = replan(subject, before, before.devices, {}, slow)
     assert rows_of(before.text) == dict.fromkeys(before.devices, 2)
     assert rows_of(after.text)[DEVICES[1]] < 2
     _core.verify_plan(after.core, "plan", graph.core, machines)
-    assert step_nanoseconds(trainer, before, slow) > 1.2 * step_nanoseconds(trainer, after, slow)
-    assert step_nanoseconds(trainer, before) < step_nanoseconds(trainer, after)
-    again = replan(trainer, after, before.devices, slow, {})
+    assert step_nanoseconds(subject, before, slow) > 1.2 * step_nanoseconds(subject, after, slow)
+    assert step_nanoseconds(subject, before) < step_nanoseconds(subject, after)
+    again = replan(subject, after, before.devices, slow, {})
     assert again.text == before.text
 
 
@@ -103,8 +100,8 @@ def test_types_stay_as_they_were_asked_for(graph: medley.Graph) -> None:
     plan = medley.plan(graph, machines, "data-parallel-even", global_batch=6)
     asked = medley.Plan.from_dict({**plan.to_dict(), "bf16_as": {"CPU": "f32"}})
     before = medley.plan(graph, machines, plan=asked)
-    trainer: Any = Planner(graph, machines)
-    after = replan(trainer, before, before.devices[:1])
+    subject = subject_of(graph, machines)
+    after = replan(subject, before, before.devices[:1])
     assert after.devices == before.devices[:1]
     assert after.to_dict()["bf16_as"] == {"CPU": "f32"}
 

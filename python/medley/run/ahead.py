@@ -7,25 +7,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from medley import _core
-from medley.cluster import Cluster, parse_cluster, text_of
-from medley.plan import Plan, Question, find_plan, measured
+from medley.plan import Plan
+from medley.run.beside import Beside
 from medley.run.nodes import nodes_of
-from medley.run.replanning import agreed, question
+from medley.run.replanning import replan_all, subject_of_text, text_of_subject
 from medley.run.threads import behind_all_others
 
 if TYPE_CHECKING:
     from medley.engine import Engine
-
-_START = Path(__file__).with_name("start_device.py")
 
 
 def key_of(devices: Sequence[str]) -> str:
@@ -46,8 +39,7 @@ class PlansAhead:
     ) -> None:
         self._engines, self._plans, self._members = engines, plans, list(members)
         self._tell = tell
-        self._process: subprocess.Popen[bytes] | None = None
-        self._read = 0  # bytes read of its output
+        self._search: Beside | None = None
         self._steps = 0
 
     def note_step(self) -> None:
@@ -56,42 +48,29 @@ class PlansAhead:
         self._steps += 1
         if self._steps == 2:
             self._start()
-        if self._process is None:
+        if self._search is None:
             return
-        ended = self._process.poll() is not None
-        file = self._output.fileno()
-        found = os.pread(file, os.fstat(file).st_size - self._read, self._read)
-        whole = found[: found.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            devices, texts = json.loads(line)
+        ended = self._search.is_over
+        for devices, texts in self._search.values():
             self._tell(key_of(devices), json.dumps(texts))
         if ended:
             self.close()
 
     def close(self) -> None:
         """Ends the planning."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._output.close()
-            self._process = None
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def _start(self) -> None:
-        # After an error, such as a missing profile or a full disk, planning happens after a loss.
-        with contextlib.suppress(OSError, ValueError), tempfile.TemporaryFile() as words:
-            request = _request(self._engines, self._plans, self._members)
-            if request is not None:
-                words.write(request.encode())
-                words.seek(0)
-                self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-                self._process = subprocess.Popen(
-                    [sys.executable, _START, str(os.getpid()), sys.executable, "-m", __name__],
-                    stdin=words,
-                    stdout=self._output,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                )
+        kept = set(self._plans[0].devices)
+        asked = [left for left in left_of(self._members) if not kept.issubset(left)]
+        subjects = [text_of_subject(engine) for engine in self._engines]
+        plans = [(plan.text, plan.profile and str(plan.profile)) for plan in self._plans]
+        # Without this, and after an error such as a full disk, planning happens after a loss.
+        with contextlib.suppress(OSError):
+            if asked and None not in subjects:
+                self._search = Beside(__name__, json.dumps([subjects, plans, asked]))
 
 
 def left_of(members: Sequence[str]) -> Iterator[list[str]]:
@@ -104,52 +83,16 @@ def left_of(members: Sequence[str]) -> Iterator[list[str]]:
             yield [name for name in members if name not in lost]
 
 
-def _request(
-    engines: Sequence[Engine], plans: Sequence[Plan], members: Sequence[str]
-) -> str | None:
-    cluster = text_of(engines[0].machines)
-    kept = set(plans[0].devices)
-    asked = [left for left in left_of(members) if not kept.issubset(left)]
-    if cluster is None or not asked:
-        return None
-    return json.dumps(
-        {
-            "cluster": cluster,
-            "plans": [
-                {
-                    "graph": engine.graph.text(),
-                    "question": question(plan),
-                    "optimizer": engine.optimizer.arguments(engine.graph.core),
-                    "times": measured(plan.profile),
-                }
-                for engine, plan in zip(engines, plans, strict=True)
-            ],
-            "devices": asked,
-        }
-    )
-
-
 def main() -> None:
     """Reads a request, and writes a line for each list of devices."""
     behind_all_others()
-    asked = json.load(sys.stdin)
-    cluster = parse_cluster(asked["cluster"])
-    finders = [_finder(cluster, each) for each in asked["plans"]]
-    for devices in asked["devices"]:
+    texts, before, asked = json.load(sys.stdin)
+    subjects = [subject_of_text(text) for text in texts]
+    known = [Plan(text, profile=profile) for text, profile in before]
+    for devices in asked:
         with contextlib.suppress(ValueError):  # no plan exists
-            plans = agreed(
-                lambda left: [find(left) for find in finders], lambda plan: plan.devices, devices
-            )
-            print(json.dumps([devices, [plan.text() for plan in plans]]), flush=True)
-
-
-def _finder(cluster: Cluster, asked: Mapping[str, Any]) -> Callable[[Sequence[str]], _core.Plan]:
-    """Returns a function that finds the plan of one engine for some devices."""
-    graph = _core.Graph.parse(asked["graph"], "<graph>")
-    rule = _core.Optimizer(*asked["optimizer"])
-    times, file = asked["times"]
-    question = Question(*asked["question"])
-    return lambda devices: find_plan(graph, cluster, question, rule, (times, file), devices)
+            plans = replan_all(subjects, known, devices)
+            print(json.dumps([devices, [plan.text for plan in plans]]), flush=True)
 
 
 if __name__ == "__main__":

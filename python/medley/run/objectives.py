@@ -18,7 +18,7 @@ from medley.run.ahead import key_of
 from medley.run.elastic import Member
 from medley.run.generations import PREFIX, WISH
 from medley.run.patience import say
-from medley.run.replanning import NONE, replan_all, saved
+from medley.run.replanning import NONE, Subject, replan_all, saved
 from medley.run.sources import Source
 from medley.whole import Whole
 from medley.whole_tensors import CONSTANT
@@ -77,7 +77,7 @@ class Objectives:
             before = self.factors(state)
             ready = None if before or factors else self._ready(agreement, state, known, has_stepped)
             if ready is None:
-                found = replan_all(self.engines, known, agreement.staying, before, factors)
+                found = replan_all(self._subjects(), known, agreement.staying, before, factors)
             else:
                 found = self._made(json.loads(ready))
                 member.store.set(member.key("ahead"), "yes")
@@ -103,6 +103,9 @@ class Objectives:
             return json.dumps(list(before.values()))
         return member.store.get(member.key(WISH, state))
 
+    def _subjects(self) -> list[Subject]:
+        return [Subject.of(engine) for engine in self.engines]
+
     def request(self, plan: Plan) -> None:
         """Requests a plan of the only objective for the next generation, if it can run."""
         if set(plan.devices) <= set(self._member.members):  # none is lost
@@ -126,21 +129,21 @@ class Objectives:
         now = self._parse(text)
         others = [name for name in now[0].devices if name not in offered]
         try:
-            before = replan_all(self.engines, now, others)
-            after = replan_all(self.engines, now, [*others, *offered])
+            before = replan_all(self._subjects(), now, others)
+            after = replan_all(self._subjects(), now, [*others, *offered])
         except ValueError:  # no plan exists
             return 0.0
-        return saved(self.engines, before, after)
+        return saved(self._subjects(), before, after)
 
     def gain_with(self, members: Sequence[str], planned: Factors, factors: Factors) -> float:
         """Returns the predicted share of a step saved by plans for the current slow-down
         factors."""
         now = [engine.plan for engine in self.engines]
         try:
-            after = replan_all(self.engines, now, members, planned or NONE, factors)
+            after = replan_all(self._subjects(), now, members, planned or NONE, factors)
         except ValueError:  # no plan exists
             return 0.0
-        return saved(self.engines, now, after, factors)
+        return saved(self._subjects(), now, after, factors)
 
     def _tell(self, plans: Sequence[Plan]) -> None:
         texts = dict(zip(self.whole.engines, (plan.text for plan in plans), strict=True))

@@ -5,54 +5,65 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medley import _core
-from medley.cluster import Cluster
+from medley.cluster import Cluster, parse_cluster, text_of
 from medley.plan import Plan, Question, find_plan, measured
 
 if TYPE_CHECKING:
     from medley.engine import Engine
 
 NONE: Mapping[str, float] = MappingProxyType({})
-Found = TypeVar("Found")
+
+
+class Subject(NamedTuple):
+    """What plans are made for."""
+
+    graph: _core.Graph
+    machines: Cluster
+    rule: _core.Optimizer
+
+    @staticmethod
+    def of(engine: Engine) -> Subject:
+        """Returns that of an engine."""
+        graph = engine.graph.core
+        return Subject(graph, engine.machines, engine.optimizer.core(graph))
+
+
+def text_of_subject(engine: Engine) -> str | None:
+    """Returns a text for another process, or None if the cluster of the engine has none."""
+    cluster, graph = text_of(engine.machines), engine.graph
+    texts = (graph.text(), cluster, engine.optimizer.arguments(graph.core))
+    return None if cluster is None else json.dumps(texts)
+
+
+def subject_of_text(text: str) -> Subject:
+    """Returns the subject of such a text."""
+    graph, cluster, rule = json.loads(text)
+    known = _core.Graph.parse(graph, "<graph>")
+    return Subject(known, parse_cluster(cluster), _core.Optimizer(*rule))
 
 
 def replan_all(
-    engines: Sequence[Engine],
+    subjects: Sequence[Subject],
     before: Sequence[Plan],
     devices: Sequence[str],
     planned: Mapping[str, float] = NONE,
     factors: Mapping[str, float] = NONE,
 ) -> list[Plan]:
-    """Returns plans for several engines that use the same devices: see replan()."""
-    return agreed(
-        lambda left: [
-            replan(engine, plan, left, planned, factors)
-            for engine, plan in zip(engines, before, strict=True)
-        ],
-        lambda plan: plan.devices,
-        devices,
-    )
-
-
-def agreed(
-    find: Callable[[Sequence[str]], list[Found]],
-    devices_of: Callable[[Found], Sequence[str]],
-    devices: Sequence[str],
-) -> list[Found]:
-    """Returns the result of `find` for the devices that all plans use: devices that one plan skips
-    are skipped by all."""
+    """Returns plans for several subjects: see replan(). Devices that one plan skips are skipped by
+    all."""
+    pairs = list(zip(subjects, before, strict=True))
     while True:
-        found = find(devices)
-        used = [devices_of(each) for each in found]
-        devices = min(used, key=len)
-        if all(sorted(each) == sorted(devices) for each in used):
+        found = [replan(*pair, devices, planned, factors) for pair in pairs]
+        devices = min((plan.devices for plan in found), key=len)
+        if all(sorted(plan.devices) == sorted(devices) for plan in found):
             return found
 
 
 def replan(
-    engine: Engine,
+    subject: Subject,
     before: Plan,
     devices: Sequence[str],
     planned: Mapping[str, float] = NONE,
@@ -63,8 +74,8 @@ def replan(
     Raises ValueError if no plan fits."""
     if sorted(before.devices) == sorted(devices) and planned == factors:
         return before
-    cluster, profile, file = _slowed(engine, before, factors)
-    return plan_on(engine, question(before), cluster, before, devices, (profile, file))
+    cluster, profile, file = _slowed(subject, before, factors)
+    return plan_on(subject, question(before), cluster, before, devices, (profile, file))
 
 
 def question(before: Plan) -> Question:
@@ -81,19 +92,25 @@ def question(before: Plan) -> Question:
     )
 
 
-def step_nanoseconds(engine: Engine, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
+def step_nanoseconds(subject: Subject, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
     """Returns the predicted nanoseconds of a step if some devices take `factors` times as long."""
-    return _simulated(_lowered(engine, plan), *_slowed(engine, plan, factors))
+    return _simulated(_lowered(subject, plan), *_slowed(subject, plan, factors))
 
 
-def stepper(engine: Engine, plan: Plan) -> Callable[[Cluster], float]:
+def expected_nanoseconds(subject: Subject, plan: Plan, profile: str) -> dict[str, float]:
+    """Returns the compute time per step that the plan expects of each device, in nanoseconds."""
+    predicted: Any = _core.simulate(_lowered(subject, plan), subject.machines, profile)
+    return {name: row["computes"] for name, row in predicted["devices"].items()}
+
+
+def stepper(subject: Subject, plan: Plan) -> Callable[[Cluster], float]:
     """Returns the prediction of a step in seconds, by any figures of the same devices."""
-    program, times = _lowered(engine, plan), measured(plan.profile)
+    program, times = _lowered(subject, plan), measured(plan.profile)
     return lambda cluster: 1e-9 * _simulated(program, cluster, *times)
 
 
 def plan_on(
-    engine: Engine,
+    subject: Subject,
     asked: Question,
     cluster: Cluster,
     like: Plan,
@@ -102,12 +119,10 @@ def plan_on(
 ) -> Plan:
     """Returns the plan by the figures of `cluster`, with the types of the plan `like`, by default
     for its devices and by its profile. Raises ValueError if none fits."""
-    graph = engine.graph
-    rule, times = engine.optimizer.core(graph.core), times or measured(like.profile)
-    devices = like.devices if devices is None else devices
-    found = find_plan(graph.core, cluster, asked, rule, times, devices)
-    chosen = _with_types_of(like, _as_for(engine.machines, cluster, found))
-    return Plan.of(chosen, graph, engine.machines, like.profile)
+    times, devices = times or measured(like.profile), like.devices if devices is None else devices
+    found = find_plan(subject.graph, cluster, asked, subject.rule, times, devices)
+    chosen = _with_types_of(like, _as_for(subject.machines, cluster, found))
+    return Plan.of(chosen, like.graph, subject.machines, like.profile)
 
 
 def _simulated(program: _core.Program, cluster: Cluster, profile: str, file: str) -> float:
@@ -115,13 +130,12 @@ def _simulated(program: _core.Program, cluster: Cluster, profile: str, file: str
     return float(found["step"])
 
 
-def _lowered(engine: Engine, plan: Plan) -> _core.Program:
-    graph = engine.graph.core
-    return _core.Program(graph, plan.core, engine.machines, engine.optimizer.core(graph))
+def _lowered(subject: Subject, plan: Plan) -> _core.Program:
+    return _core.Program(subject.graph, plan.core, subject.machines, subject.rule)
 
 
 def saved(
-    engines: Sequence[Engine],
+    subjects: Sequence[Subject],
     before: Sequence[Plan],
     after: Sequence[Plan],
     factors: Mapping[str, float] = NONE,
@@ -129,8 +143,8 @@ def saved(
     """Returns the predicted share of a step of each plan saved against those before, at least 0."""
 
     def takes(plans: Sequence[Plan]) -> float:
-        pairs = zip(engines, plans, strict=True)
-        return sum(step_nanoseconds(engine, plan, factors) for engine, plan in pairs)
+        pairs = zip(subjects, plans, strict=True)
+        return sum(step_nanoseconds(subject, plan, factors) for subject, plan in pairs)
 
     return max(0.0, 1 - takes(after) / takes(before))
 
@@ -156,9 +170,9 @@ def _with_types_of(before: Plan, found: _core.Plan) -> _core.Plan:
     return _core.Plan(json.dumps({**plan, "bf16_as": types})) if types else found
 
 
-def _slowed(engine: Engine, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
+def _slowed(subject: Subject, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
     """Returns cluster and profile with these factors, and the profile's file."""
-    machines = engine.machines
+    machines = subject.machines
     numbers = {machines.find(name): factor for name, factor in factors.items()}
     cluster = machines.slowed({n: 1 / f for n, f in numbers.items() if n is not None})
     text, file = measured(plan.profile)
