@@ -29,7 +29,7 @@ from medley import AdamW, Trainer, _runtime, capture, plan
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Question
 from medley.run import job
-from medley.run.replanning import plan_on, stepper
+from medley.run.replanning import Subject, plan_on, stepper
 from medley_extras import models
 from medley_extras.race import Tuner
 
@@ -124,15 +124,15 @@ class Case:
             assert isinstance(tuner, Tuner)
             while tuner.race is None or not tuner.race.is_over:
                 trainer.step(batch)
-        race, engine = tuner.race, trainer.engine
-        known = plan_on(engine, Question("auto", ROWS), truth, chosen)
-        best = min(stepper(engine, known)(truth), *(r.measured for r in race.runners))
+        race, subject = tuner.race, Subject.of(trainer.engine)
+        known = plan_on(subject, Question("auto", ROWS), truth, chosen)
+        best = min(stepper(subject, known)(truth), *(r.measured for r in race.runners))
         last = race.runners[race.best]
         parallel = [
-            plan_on(engine, Question(f"data-parallel-{name}", ROWS), engine.machines, chosen)
+            plan_on(subject, Question(f"data-parallel-{name}", ROWS), subject.machines, chosen)
             for name in ("even", "proportional")
         ]
-        fastest = min(stepper(engine, each)(truth) for each in parallel)
+        fastest = min(stepper(subject, each)(truth) for each in parallel)
         return {
             "regret": last.measured / best - 1,
             "without": race.runners[0].measured / best - 1,

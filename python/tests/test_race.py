@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
 import random
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import exactness
 import pytest
@@ -16,13 +20,15 @@ import torch
 import medley
 from medley.cluster import parse_cluster
 from medley.run import devices, job
+from medley.run.beside import Beside
+from medley.run.replanning import Subject, text_of_subject
 from medley_extras import models
-from medley_extras.race import Tuner, table, tuner
-from medley_extras.race.costs import Corrections, with_links, with_ops
+from medley_extras.race import OFTEN, Tuner, table, tuner
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
 from medley_extras.race.results import save
-from medley_extras.race.searches import STRATEGIES, candidates
 from medley_extras.report import raced
+from medley_extras.search import strategies
+from medley_extras.search.costs import Corrections, with_links, with_ops
 
 CLUSTER = """
 format: medley-cluster
@@ -201,13 +207,128 @@ def trainer() -> Iterator[medley.Trainer]:
         yield medley.Trainer(model, graph, plan, medley.AdamW(), local=True, trace=True)
 
 
-def test_searches_end_with_the_time(trainer: medley.Trainer) -> None:
-    cluster = trainer.engine.machines
-    all_places = range(len(STRATEGIES))
-    assert list(candidates(trainer, cluster, -math.inf, all_places)) == []
-    found = [plan.strategy for _, plan in candidates(trainer, cluster, math.inf, all_places)]
-    assert found[1:3] == ["data-parallel-proportional", "data-parallel-even"]
-    assert {"hap", "harp"} < set(found)
+def test_search_finds_plans_of_all_strategies(trainer: medley.Trainer) -> None:
+    costs, *found = strategies.search(Subject.of(trainer.engine), asked(trainer.plan))
+    assert costs == Corrections({}, {})
+    assert found[0][:2] == (0, "")
+    named = [medley.Plan(text).strategy for _, text, _ in found[1:]]
+    assert named[1:3] == ["data-parallel-proportional", "data-parallel-even"]
+    assert {"hap", "harp"} < set(named)
+
+
+def test_processes_divide_the_strategies(trainer: medley.Trainer) -> None:
+    subject = Subject.of(trainer.engine)
+
+    def found(places: tuple[int, int]) -> list[object]:
+        return list(strategies.search(subject, asked(trainer.plan)._replace(places=places)))[1:]
+
+    assert sorted([*found((0, 2)), *found((1, 2))]) == found((0, 1))
+
+
+def test_search_beside_training_finds_the_same(trainer: medley.Trainer) -> None:
+    text = text_of_subject(trainer.engine)
+    expected = list(strategies.search(Subject.of(trainer.engine), asked(trainer.plan)))
+    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    wait(lambda: beside.is_over)
+    assert beside.values() == json.loads(json.dumps(expected))
+    assert beside.values() == []
+    beside.close()
+
+
+def test_search_ends_with_its_owner(trainer: medley.Trainer) -> None:
+    text = text_of_subject(trainer.engine)
+    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    process = beside._process
+    del beside
+    assert process.returncode == -signal.SIGKILL
+
+
+def asked(plan: medley.Plan) -> strategies.Asked:
+    """Returns what a search by the costs of the cluster begins with."""
+    return strategies.Asked([plan.text], [None], None, Corrections({}, {}), None, (0, 1))
+
+
+def wait(is_over: Callable[[], bool]) -> None:
+    """Waits up to a minute."""
+    end = time.monotonic() + 60
+    while not is_over():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_race_waits_under_the_best_runner() -> None:
+    answers = [True, True, False]
+    race = Race([Runner("a", 1.0), Runner("b", 1.0)], 1e9, measured=lambda: answers.pop(0))
+    times = [1.0, 2.0, 1.5]
+    for _ in range(STEPS):
+        race.note_step(times[race.wanted])
+    assert race.is_waiting and race.wanted == 0
+    race.note_wait(10, 11.0)
+    assert race.spent == pytest.approx(1.0)
+    race.go_on()
+    assert race.wanted == 1
+    while not race.is_waiting:
+        race.note_step(times[race.wanted])
+    assert race.wanted == 0
+    race.add([Runner("c", 1.0)])
+    race.go_on()
+    assert race.wanted == 2
+    while not race.is_over:
+        race.note_step(times[race.wanted])
+    assert race.best == 0
+    assert not any(len(each.times) > STEPS for each in race.runners)
+
+
+def real_trainer(tune: int | str) -> tuple[medley.Trainer, Any]:
+    """Returns a trainer of the threads of this process, and its batch."""
+    with exactness.double_precision():
+        model, batch = models.mlp(batch=8)
+        graph = medley.capture(model, batch)
+    cluster = parse_cluster(CLUSTER.replace("BANDWIDTH", "1 Gbit/s").replace("LATENCY", "1 ms"))
+    plan = medley.plan(graph, cluster, "data-parallel-even", global_batch=8)
+    rule = medley.AdamW()
+    return medley.Trainer(model, graph, plan, rule, local=True, tune=tune, remember=False), batch
+
+
+def test_training_goes_on_during_a_search() -> None:
+    torch.manual_seed(0)
+    trainer, batch = real_trainer(10**6)
+    (observer,) = trainer.observers
+    losses = []
+    while observer.race is None or not observer.race.is_waiting:
+        losses.append(trainer.step(batch).loss)
+    losses += [trainer.step(batch).loss for _ in range(3)]
+    wait(lambda: observer._searches.is_over)
+    while not observer.race.is_over:
+        losses.append(trainer.step(batch).loss)
+        wait(lambda: observer._searches.is_over)
+    assert len(observer.race.runners) > 2
+    assert trainer.plan.text == observer._searches.plans[observer.race.best].text
+    torch.manual_seed(0)
+    plain, batch = real_trainer("off")
+    for loss in losses:
+        assert abs(loss - plain.step(batch).loss) <= 1e-10 * abs(loss)
+
+
+def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Beside, "is_over", False)
+    monkeypatch.setattr(Beside, "values", lambda self: [])
+    trainer, batch = real_trainer("off")
+    observer = tuner(trainer, 100, False)
+    observer.prepare(trainer, batch)
+    metrics = dataclasses.replace(trainer.step(batch), step_seconds=1.0)
+    steps = 0
+    while observer.race is None or not observer.race.is_waiting:
+        observer.step(trainer, metrics)
+    process = observer._searches._beside._process
+    slow = dataclasses.replace(metrics, step_seconds=1.5)
+    while observer.race.is_waiting:
+        observer.step(trainer, slow)
+        steps += 1
+    assert 100 < steps <= 100 * (1 + 1 / OFTEN) + 2  # half of the budget, half a second each
+    assert process.returncode == -signal.SIGKILL
+    assert observer.race.is_over
+    assert [each.verdict for each in observer.race.runners] == ["chosen"]
 
 
 def test_short_runs_do_not_race(trainer: medley.Trainer) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def fail_once(owner: Any, name: str) -> None:
     setattr(owner, name, failed)
 
 
+def wait_for_search(trainer: medley.Trainer) -> None:
+    """Waits for the search of this process, which may take longer than all steps."""
+    for tuner in trainer.observers:
+        while not tuner._searches.is_over:
+            time.sleep(0.01)
+
+
 def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> None:
     """Trains."""
     torch.set_num_threads(1)
@@ -73,7 +81,10 @@ def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> Non
         loader: Any = medley.Loader(plan, data)
         if lacks == "own":
             loader = DataLoader(data, batch_sampler=medley.BatchSampler(plan, data))
-        losses = [trainer.step(batch).loss for batch in loader]
+        losses = []
+        for batch in loader:
+            losses.append(trainer.step(batch).loss)
+            wait_for_search(trainer)
         last = trainer.plan.strategy
         trainer.finish()
     if trainer.is_first:

@@ -56,6 +56,7 @@ def test_batches_of_own_rows_keep_their_plan(tmp_path: Path) -> None:
     ("way", "lacks"),
     [
         ("emulated", ""),
+        ("fixed", ""),
         ("elastic", ""),
         ("emulated", "slow/0/0"),
         ("emulated", "slow/0/0 step"),
@@ -69,7 +70,7 @@ def test_race_of_processes(
     monkeypatch.chdir(tmp_path)
     log = ["--elastic", "--elastic-log", str(tmp_path / "elastic.jsonl")]
     emulate = ["--emulate", str(tmp_path / "raced" / "cluster.yaml")]
-    options = log if way == "elastic" else emulate
+    options = {"elastic": log, "emulated": emulate, "fixed": []}[way]
     losses, last, output = train(tmp_path / "raced", "1000", *options, lacks=lacks)
     expected, _, silent = train(tmp_path / "plain", "off")
     assert "verdict" not in silent

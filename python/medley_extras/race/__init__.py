@@ -1,7 +1,8 @@
 """The choice of a plan by real steps: `Trainer(tune=...)`, `medley launch --tune`.
 
-All processes plan for some strategies each (`searches.py`), and try the plans in turn (`race.py`).
-Every step of the race is a step of training, since all plans train the same curve.
+All processes search the plans of some strategies each, beside training (`searches.py`), and try
+them in turn (`race.py`). Every step of the race is a step of training, since all plans train the
+same curve.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 from medley import Metrics, Plan
 from medley.run import exchange, job
 from medley.run.change import PlanError
-from medley_extras.race.costs import Corrections
-from medley_extras.race.race import Race
+from medley.run.replanning import Subject, stepper
+from medley_extras.race.race import Race, Runner
 from medley_extras.race.results import save
 from medley_extras.race.searches import Searches, decides
 from medley_extras.recall.memory import Memory
+from medley_extras.search.costs import Corrections
 
 if TYPE_CHECKING:
     from medley import Trainer
 
 SHARE = 0.02  # of the steps that are left, or of those done if that is unknown: the default cost
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
-SEARCH = 0.5  # share of the remaining budget that a search for plans may take
-CLOSE = 0.02  # relative error of a predicted step from which costs are not corrected
+SEARCH = 0.5  # share of the remaining budget that steps may lose while a search runs beside them
+OFTEN = 8  # looks at a search while the steps beside it double
 MOST = 120  # characters of a verdict in the table
 
 
@@ -50,8 +52,10 @@ class Tuner:
         self._since, self._recoveries = 0.0, 0  # time and recoveries of the last change
         self._is_over = False
         self._problem = ""  # with the first step under the plan of a change
-        self._was_corrected = False
-        self._search_seconds = 0.0  # of the last search for plans
+        self._search_cost = 0.0  # in seconds, of the last search for plans
+        self._beside: list[float] = []  # seconds of the steps beside a search since the last look
+        self._steps_beside = 0  # a search, before the last look
+        self._spent, self._search_limit = 0.0, 0.0  # of the race before a search; most for it
         self._is_trial = False  # the next step is the first one under a plan of the tuner
         self._has_begun = False
         self._searches = Searches(Corrections({}, {}))
@@ -90,16 +94,34 @@ class Tuner:
             allowed = self._allowed(trainer)
             is_worth = self._steps is not None or allowed >= FEWEST
             if is_worth and self._memory.wants_race(allowed):
-                # After the first step, which warms up.
-                self.race = self._begun(trainer, allowed * metrics.step_seconds)
+                self.race = self._begun(trainer)  # after the first step, which warms up
             self._is_over = self.race is None and (is_worth or trainer.expected_steps is not None)
             return
-        seconds = _largest(metrics.step_seconds, trainer)
         race, before = self.race, self.race.current
-        if race.budget == math.inf:
-            race.budget = self._allowed(trainer) * seconds
-        race.note_step(seconds)
+        if race.is_waiting:
+            self._note_step_beside(trainer, race, metrics.step_seconds)
+        else:
+            seconds = _largest(metrics.step_seconds, trainer)
+            if race.budget == math.inf:
+                race.budget = self._allowed(trainer) * seconds
+            race.note_step(seconds)
         self._go_on(trainer, race, before)
+
+    def _note_step_beside(self, trainer: Trainer, race: Race, seconds: float) -> None:
+        """Notes a step beside a search. Sometimes looks whether all processes have ended theirs, or
+        the steps have lost too much time."""
+        self._beside.append(seconds)
+        if len(self._beside) <= self._steps_beside // OFTEN:
+            return
+        self._steps_beside += len(self._beside)
+        race.note_wait(len(self._beside), _largest(sum(self._beside), trainer))
+        self._beside = []
+        cost = race.spent - self._spent
+        if _largest(not self._searches.is_over, trainer) and cost <= self._search_limit:
+            return
+        self._search_cost = cost
+        race.add(self._searches.take(trainer, race.runners))
+        race.go_on()
 
     def takes(self, error: Exception) -> bool:
         """Notes that the first step under a plan has failed, and training is back under the plan
@@ -141,7 +163,8 @@ class Tuner:
         if self.race is None:
             return trainer.is_first and trainer.recoveries == 0
         if self._requested is None:
-            self._is_over = trainer.recoveries > self._recoveries  # a process was lost
+            if trainer.recoveries > self._recoveries:  # a process was lost
+                self._stop()
             return not self._is_over
         if trainer.plan.text == self._requested.text:
             self.race.note_change(_since(self._since, trainer))
@@ -153,8 +176,12 @@ class Tuner:
                 self.race.note_failure("cannot run")
                 self._go_on(trainer, self.race, self._now)
             else:
-                self._is_over = True
+                self._stop()
         return False
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._searches.end()
 
     def _allowed(self, trainer: Trainer) -> float:
         if self._steps is not None:
@@ -163,16 +190,15 @@ class Tuner:
             return SHARE * trainer.steps
         return SHARE * max(0, trainer.expected_steps - trainer.steps)
 
-    def _begun(self, trainer: Trainer, budget: float) -> Race:
-        """Begins with the plans that a share of the budget allows, which is in seconds."""
+    def _begun(self, trainer: Trainer) -> Race:
+        """Begins with the current plan."""
+        self._searches.plans = [trainer.plan]
         self._measure(trainer)
-        begin = time.monotonic()
-        runners = self._searches.find(trainer, [trainer.plan], [], SEARCH * budget)
+        predict = stepper(Subject.of(trainer.engine), trainer.plan)
+        step = predict(self._searches.corrections.of(trainer.engine.machines))
         weak = weakref.proxy(trainer)  # the race belongs to the trainer
-        race = Race(runners, math.inf, measured=lambda: self._correct(weak))
-        self._search_seconds = _since(begin, trainer)
-        race.note_pause(self._search_seconds)
-        return race
+        name = trainer.plan.strategy or "by hand"
+        return Race([Runner(name, step)], math.inf, measured=lambda: self._search(weak))
 
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan as long as they can correct costs."""
@@ -180,23 +206,26 @@ class Tuner:
         cluster = None if is_known else self._searches.corrections.of(trainer.engine.machines)
         self._meter = trainer.engine.measure_against(cluster)
 
-    def _correct(self, trainer: Trainer) -> None:
-        """Corrects the costs by what the last plan has shown, and plans again within the budget."""
-        if self._meter is None or self.race is None:
-            return
-        left = self.race.budget - self.race.spent
-        is_close = abs(self.race.runners[self.race.current].ratio - 1) <= CLOSE
-        if left <= self._search_seconds or (self._was_corrected and is_close):
-            return
-        self._was_corrected = True
-        begin = time.monotonic()
-        rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
-        if not trainer.is_alone:
+    def _search(self, trainer: Trainer) -> bool:
+        """Searches by costs that the last plan has corrected, within the budget. Returns whether
+        the search runs beside training."""
+        race = self.race
+        assert race is not None
+        left = race.budget - race.spent
+        learns_nothing = self._meter is None and len(race.runners) > 1
+        if learns_nothing or left <= self._search_cost:
+            return False
+        rows = None
+        if self._meter is not None:
+            rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
+        if rows is not None and not decides(trainer):
             rows = [tuple(row) for each in exchange.values(rows) for row in each]
-        self._searches.correct(trainer, rows, self.race.runners)
-        self.race.add(self._searches.find(trainer, [], self.race.runners, SEARCH * left))
-        self._search_seconds = _since(begin, trainer)
-        self.race.note_pause(self._search_seconds)
+        self._searches.begin(trainer, rows, race.runners)
+        if job.emulation():
+            race.add(self._searches.take(trainer, race.runners))
+            return False
+        self._steps_beside, self._spent, self._search_limit = 0, race.spent, SEARCH * left
+        return True
 
     def _change(self, trainer: Trainer, plan: Plan) -> str:
         """Changes to a plan, in an elastic run later. Returns the reason if it cannot run."""

@@ -47,14 +47,14 @@ class Race:
     """A race that begins under the first runner. `budget`: seconds that it may cost beyond the
     steps of the best runner. `change`: seconds of a change of plan, until one is measured.
     `measured`: called in the first round when a runner has been measured. It may change
-    predictions and add runners."""
+    predictions and add runners, and returns whether the race waits for more under the best."""
 
     def __init__(
         self,
         runners: Sequence[Runner],
         budget: float,
         change: float = 0.0,
-        measured: Callable[[], None] = lambda: None,
+        measured: Callable[[], bool] = lambda: False,
     ) -> None:
         self.runners = list(runners)
         self.current = 0
@@ -67,6 +67,7 @@ class Race:
         self._round = 1
         self._warm_up = 0  # steps that do not count
         self._wanted = STEPS
+        self.is_waiting = False
         self.is_over = False
 
     @property
@@ -92,8 +93,18 @@ class Race:
         self.note_pause(seconds)
 
     def note_pause(self, seconds: float) -> None:
-        """Notes a time without steps, such as that of a search for plans."""
+        """Notes a time without steps."""
         self._seconds += seconds
+
+    def note_wait(self, steps: int, seconds: float) -> None:
+        """Notes steps of the best runner while the race waits, which are not measurements."""
+        self.steps += steps
+        self._seconds += seconds
+
+    def go_on(self) -> None:
+        """Ends the wait."""
+        self.is_waiting = False
+        self._next()
 
     @property
     def wanted(self) -> int:
@@ -106,6 +117,8 @@ class Race:
         dropped.times, dropped.verdict = [], verdict
         if self.is_over:
             self._end()
+        elif self.is_waiting:
+            self.current = self.best
         else:
             self._end_runner("")
 
@@ -137,7 +150,14 @@ class Race:
         if verdict:
             self.runners[self.current].verdict = verdict
         if self._round == 1 and self.runners[self.current].measured < math.inf:
-            self._measured()
+            self.is_waiting = self._measured()
+        if self.is_waiting:
+            self.current = self.best
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Begins the next runner that may win, or ends the round."""
         while self._left:
             number = min(self._left, key=lambda each: self.runners[each].predicted)
             self._left.remove(number)

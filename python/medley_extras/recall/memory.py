@@ -26,8 +26,8 @@ from medley_extras.recall.store import Entry, Key
 
 if TYPE_CHECKING:
     from medley import Trainer
-    from medley_extras.race.costs import Corrections
     from medley_extras.race.race import Race
+    from medley_extras.search.costs import Corrections
 
 
 class Memory:

@@ -7,26 +7,24 @@ measured plans then takes as long as the steps did.
 
 from __future__ import annotations
 
-import functools
 import math
-import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from medley import Cluster
 
 FLOPS = ("matmul", "attention", "convolution")  # classes of ops that flops limit
 MOST = 16.0  # times in either direction, for any factor
-LATENCY_SECONDS = 1e-4  # the smallest additional latency that is tried
-FIT_SECONDS = 60.0  # for the fit of links; that of a small model takes a few
-_ROUNDS = 3
-_NARROWER = 4
-# Powers of the factor by which bandwidth and latency change in a try; the last one ends a latency.
-_MOVES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (0, -math.inf))
+LATENCY_SECONDS = 1e-4  # below it a latency counts linearly, above it by its logarithm
+LATENCY_MOST = 1.0  # seconds
+RIDGE = 1e-5  # weight of a change of a network, relative to the error of a step
+ROUNDS = 8  # of the fit of networks
+DAMPINGS = 6  # tries of a round, each with ten times the damping of the one before
 
 # Device type, class of ops, measured relative to predicted time, predicted nanoseconds.
 Row = tuple[str, str, float, float]
-Link = tuple[float, float]  # relative bandwidth, additional seconds of latency
 Factors = dict[str, tuple[float, float]]
 
 
@@ -67,40 +65,41 @@ def with_links(
     """Returns corrections under which the predictions of plans come closest to their measured
     steps, in seconds. Few steps cannot show all bandwidths and latencies: small changes win."""
 
-    def corrected(links: Sequence[Link]) -> Corrections:
-        return Corrections(before.kinds, dict(zip(networks, links, strict=True)))
+    if not networks:
+        return before
+    scale = LATENCY_SECONDS
 
-    @functools.cache
-    def error(links: tuple[Link, ...]) -> float:
-        found = predict(corrected(links))
-        off = sum(math.log(p / s) ** 2 for p, s in zip(found, steps, strict=True))
-        changes = sum(math.log(b) ** 2 + math.log1p(t / LATENCY_SECONDS) ** 2 for b, t in links)
-        return off + 1e-5 * changes
+    def corrected(logs: Any) -> Corrections:
+        pairs = [(math.exp(b), scale * math.expm1(t)) for b, t in logs.reshape(-1, 2)]
+        return Corrections(before.kinds, dict(zip(networks, pairs, strict=True)))
 
-    def tried(group: Sequence[int], powers: Link) -> tuple[Link, ...]:
-        return tuple(
-            _moved(link, powers, factor) if place in group else link
-            for place, link in enumerate(best)
-        )
+    def errors(logs: Any) -> Any:
+        off = [math.log(p / s) for p, s in zip(predict(corrected(logs)), steps, strict=True)]
+        return np.array([*off, *(math.sqrt(RIDGE) * logs)])
 
-    best = tuple((b, t) for b, t in (before.networks.get(name, (1.0, 0.0)) for name in networks))
-    groups = [range(len(networks)), *([place] for place in range(len(networks)))]
-    factor, end = 2.0, time.monotonic() + FIT_SECONDS
-    for _ in range(_ROUNDS):
-        while time.monotonic() < end:
-            tries = [tried(group, powers) for group in groups for powers in _MOVES]
-            nearest = min(tries, key=error)
-            if error(nearest) >= error(best):
+    known = [before.networks.get(name, (1.0, 0.0)) for name in networks]
+    logs = np.array([each for b, t in known for each in (math.log(b), math.log1p(t / scale))])
+    most = np.array([math.log(MOST), math.log1p(LATENCY_MOST / scale)] * len(networks))
+    least = most * ([-1.0, 0.0] * len(networks))
+    moves = np.diag([0.05, 0.2] * len(networks))  # small ones, for slopes
+    now, damping = errors(logs), 1e-3
+    for _ in range(ROUNDS):  # Levenberg and Marquardt's
+        slopes = np.stack([(errors(logs + move) - now) / move.sum() for move in moves], axis=1)
+        square = slopes.T @ slopes
+        for _ in range(DAMPINGS):
+            damped = square + damping * (np.diag(np.diag(square)) + RIDGE * np.eye(len(logs)))
+            there = np.clip(logs - np.linalg.solve(damped, slopes.T @ now), least, most)
+            found = errors(there)
+            if found @ found < now @ now:
                 break
-            best = nearest
-        factor = factor ** (1 / _NARROWER)
-    return corrected(best)
-
-
-def _moved(link: Link, powers: Link, factor: float) -> Link:
-    bandwidth = min(MOST, max(1 / MOST, link[0] * factor ** powers[0]))
-    is_first = link[1] == 0 and powers[1] > 0
-    return bandwidth, LATENCY_SECONDS if is_first else link[1] * factor ** powers[1]
+            damping *= 10
+        else:
+            break
+        gain = 1 - (found @ found) / (now @ now)
+        logs, now, damping = there, found, damping / 10
+        if gain < 1e-3:
+            break
+    return corrected(logs)
 
 
 def _mean(rows: Sequence[Row], default: float) -> float:

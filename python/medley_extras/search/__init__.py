@@ -1,0 +1,1 @@
+"""Searches for plans by corrected costs, in a process beside training."""
