@@ -219,10 +219,12 @@ def test_search_finds_plans_of_all_strategies(trainer: medley.Trainer) -> None:
 def test_processes_divide_the_strategies(trainer: medley.Trainer) -> None:
     subject = Subject.of(trainer.engine)
 
-    def found(places: tuple[int, int]) -> list[object]:
-        return list(strategies.search(subject, asked(trainer.plan)._replace(places=places)))[1:]
+    def found(first: int, stride: int) -> list[object]:
+        own = strategies.STRATEGIES[first::stride]
+        part = asked(trainer.plan)._replace(strategies=own, predicts=first == 0)
+        return list(strategies.search(subject, part))[1:]
 
-    assert sorted([*found((0, 2)), *found((1, 2))]) == found((0, 1))
+    assert sorted([*found(0, 2), *found(1, 2)]) == found(0, 1)
 
 
 def test_search_beside_training_finds_the_same(trainer: medley.Trainer) -> None:
@@ -245,7 +247,9 @@ def test_search_ends_with_its_owner(trainer: medley.Trainer) -> None:
 
 def asked(plan: medley.Plan) -> strategies.Asked:
     """Returns what a search by the costs of the cluster begins with."""
-    return strategies.Asked([plan.text], [None], None, Corrections({}, {}), None, (0, 1))
+    return strategies.Asked(
+        [plan.text], [None], None, Corrections({}, {}), None, strategies.STRATEGIES, True
+    )
 
 
 def wait(is_over: Callable[[], bool]) -> None:
@@ -310,25 +314,44 @@ def test_training_goes_on_during_a_search() -> None:
         assert abs(loss - plain.step(batch).loss) <= 1e-10 * abs(loss)
 
 
+def searching(trainer: medley.Trainer, batch: Any) -> tuple[Tuner, medley.Metrics]:
+    """Returns a tuner with a budget of 100 steps whose search has begun, and metrics of a step of a
+    second."""
+    observer = tuner(trainer, 100, False)
+    observer.prepare(trainer, batch)
+    metrics = dataclasses.replace(trainer.step(batch), step_seconds=1.0)
+    while observer.race is None or not observer.race.is_waiting:
+        observer.step(trainer, metrics)
+    return observer, metrics
+
+
 def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Beside, "is_over", False)
     monkeypatch.setattr(Beside, "values", lambda self: [])
     trainer, batch = real_trainer("off")
-    observer = tuner(trainer, 100, False)
-    observer.prepare(trainer, batch)
-    metrics = dataclasses.replace(trainer.step(batch), step_seconds=1.0)
-    steps = 0
-    while observer.race is None or not observer.race.is_waiting:
-        observer.step(trainer, metrics)
+    observer, metrics = searching(trainer, batch)
     process = observer._searches._beside._process
-    slow = dataclasses.replace(metrics, step_seconds=1.5)
+    slower = dataclasses.replace(metrics, step_seconds=1.1)
+    steps = 0
     while observer.race.is_waiting:
-        observer.step(trainer, slow)
+        observer.step(trainer, slower)
         steps += 1
-    assert 100 < steps <= 100 * (1 + 1 / OFTEN) + 2  # half of the budget, half a second each
+    assert 500 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
     assert process.returncode == -signal.SIGKILL
     assert observer.race.is_over
     assert [each.verdict for each in observer.race.runners] == ["chosen"]
+
+
+def test_training_waits_for_a_search_that_slows_it_down() -> None:
+    trainer, batch = real_trainer("off")
+    observer, metrics = searching(trainer, batch)
+    slower = dataclasses.replace(metrics, step_seconds=1.5)
+    steps = 0
+    while observer.race.is_waiting:
+        observer.step(trainer, slower)
+        steps += 1
+    assert steps <= STEPS
+    assert len(observer.race.runners) > 2
 
 
 def test_short_runs_do_not_race(trainer: medley.Trainer) -> None:

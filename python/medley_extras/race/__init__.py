@@ -18,7 +18,7 @@ from medley import Metrics, Plan
 from medley.run import exchange, job
 from medley.run.change import PlanError
 from medley.run.replanning import Subject, stepper
-from medley_extras.race.race import Race, Runner
+from medley_extras.race.race import STEPS, Race, Runner
 from medley_extras.race.results import save
 from medley_extras.race.searches import Searches, decides
 from medley_extras.recall.memory import Memory
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 SHARE = 0.02  # of the steps that are left, or of those done if that is unknown: the default cost
 FEWEST = 4  # steps of a budget with which a default race begins: those of one plan
-SEARCH = 0.5  # share of the remaining budget that steps may lose while a search runs beside them
+SEARCH = 0.5  # share of the remaining budget that a search may cost
+AGAIN = 1 / 8  # share of it up to which another search begins that costs as much as the last one
+SLOW = 0.2  # share of their time from which training waits for a search that slows down its steps
+WAIT = 60.0  # seconds, the longest wait before the next step
 OFTEN = 8  # looks at a search while the steps beside it double
 MOST = 120  # characters of a verdict in the table
 
@@ -109,13 +112,20 @@ class Tuner:
 
     def _note_step_beside(self, trainer: Trainer, race: Race, seconds: float) -> None:
         """Notes a step beside a search. Sometimes looks whether all processes have ended theirs, or
-        the steps have lost too much time."""
+        the steps have lost too much time. Waits for a search that slows them down."""
         self._beside.append(seconds)
         if len(self._beside) <= self._steps_beside // OFTEN:
             return
+        if self._steps_beside == 0:
+            self._spent = race.spent  # with the change to the best plan
         self._steps_beside += len(self._beside)
         race.note_wait(len(self._beside), _largest(sum(self._beside), trainer))
         self._beside = []
+        step = race.runners[race.best].measured
+        if race.spent - self._spent > SLOW * step * max(STEPS, self._steps_beside):
+            begin = time.monotonic()
+            self._searches.wait(min(WAIT, self._search_limit + self._spent - race.spent))
+            race.note_pause(_since(begin, trainer))
         cost = race.spent - self._spent
         if _largest(not self._searches.is_over, trainer) and cost <= self._search_limit:
             return
@@ -213,7 +223,7 @@ class Tuner:
         assert race is not None
         left = race.budget - race.spent
         learns_nothing = self._meter is None and len(race.runners) > 1
-        if learns_nothing or left <= self._search_cost:
+        if learns_nothing or left <= 0 or self._search_cost > AGAIN * left:
             return False
         rows = None
         if self._meter is not None:
@@ -224,7 +234,7 @@ class Tuner:
         if job.emulation():
             race.add(self._searches.take(trainer, race.runners))
             return False
-        self._steps_beside, self._spent, self._search_limit = 0, race.spent, SEARCH * left
+        self._steps_beside, self._search_limit = 0, SEARCH * left
         return True
 
     def _change(self, trainer: Trainer, plan: Plan) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from medley import Plan
 from medley.run import exchange, job
 from medley.run.beside import Beside
+from medley.run.patience import Patience
 from medley.run.replanning import Subject, text_of_subject
 from medley_extras.race.race import Runner
 from medley_extras.search import strategies
@@ -43,7 +44,9 @@ class Searches:
         """Begins a search by costs that measured ops and the steps of the plans' runners correct.
         Without `rows` the costs stay. The clock of emulated devices stops for it."""
         this = trainer.engine.job
-        places = (0, 1) if this is None or decides(trainer) else (this.rank, this.size)
+        first, stride = (0, 1) if this is None or decides(trainer) else (this.rank, this.size)
+        wanted = strategies.STRATEGIES if len(self.plans) == 1 else strategies.STRATEGIES[:1]
+        own = wanted[first::stride]
         profile = self.plans[0].profile
         asked = strategies.Asked(
             plans=[plan.text for plan in self.plans],
@@ -51,15 +54,22 @@ class Searches:
             profile=None if profile is None else os.fspath(profile),
             costs=self.corrections,
             rows=rows,
-            places=places,
+            strategies=own,
+            predicts=first == 0,
         )
         if job.emulation():
             self._found = list(strategies.search(Subject.of(trainer.engine), asked))
-        elif places[0] < len(strategies.STRATEGIES):
+        elif own:
             subject = text_of_subject(trainer.engine)
             with contextlib.suppress(OSError):  # the race goes on with the plans that it has
                 if subject is not None:
                     self._beside = Beside(strategies.__name__, json.dumps([subject, asked]))
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the search of this process."""
+        patience = Patience(seconds)
+        while not (self.is_over or patience.is_over):
+            patience.pause()
 
     def end(self) -> None:
         """Ends the search, which keeps what it has found."""

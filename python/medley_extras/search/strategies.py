@@ -15,7 +15,8 @@ from medley import Cluster, Plan
 from medley.run.replanning import Subject, plan_on, question, stepper, subject_of_text
 from medley_extras.search.costs import Corrections, Row, with_links, with_ops
 
-# As many as the budget allows. "auto" searches with limits and finds plans that others miss.
+# Of the first search. "auto" searches with limits and finds plans that others miss. The later
+# searches are for "auto" alone.
 STRATEGIES = (
     "auto",
     "data-parallel-proportional",
@@ -37,7 +38,8 @@ class Asked(NamedTuple):
     profile: str | None
     costs: Sequence[Any]  # corrections by which these plans were found
     rows: Sequence[Row] | None  # measured ops; None: the costs stay
-    places: tuple[int, int]  # of the first strategy, and the distance to the next one
+    strategies: Sequence[str]  # for which it plans
+    predicts: bool  # also the known plans
 
 
 def search(subject: Subject, asked: Asked) -> Iterator[Any]:
@@ -52,16 +54,15 @@ def search(subject: Subject, asked: Asked) -> Iterator[Any]:
         predict = stepper(subject, plan)
         return [predict(each) for each in figures]
 
-    first, stride = asked.places
-    if first == 0:
+    if asked.predicts:
         yield from ((place, "", steps(plan)) for place, plan in enumerate(plans))
-    for place in range(first, len(STRATEGIES), stride):
-        wanted = question(plans[0])._replace(strategy=STRATEGIES[place])
+    for strategy in asked.strategies:
+        wanted = question(plans[0])._replace(strategy=strategy)
         try:
             plan = plan_on(subject, wanted, cluster, plans[0])
         except ValueError:  # none fits
             continue
-        yield len(plans) + place, plan.text, steps(plan)
+        yield len(plans) + STRATEGIES.index(strategy), plan.text, steps(plan)
 
 
 def _corrected(subject: Subject, plans: Sequence[Plan], asked: Asked) -> Corrections:
