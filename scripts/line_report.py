@@ -68,10 +68,10 @@ BUDGETS = {
     "python/medley_extras/models": 1_321,
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 205,
-    "python/medley_extras/race": 920,  # searches in all processes, failed plans, slow devices
+    "python/medley_extras/race": 925,  # searches in all processes, failed plans, slow devices
     "python/medley_extras/recall": 347,
     "python/medley_extras/report": 2_781,  # the picture of a cluster, the first difference of steps
-    "python/medley_extras/search": 220,  # from race: corrections and searches beside training
+    "python/medley_extras/search": 225,  # from race: corrections and searches beside training
     "python/medley_extras/trackers": 95,
     "python/medley_extras/train": 740,
 }

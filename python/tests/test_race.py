@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import random
 import signal
 import time
@@ -245,6 +246,16 @@ def test_search_ends_with_its_owner(trainer: medley.Trainer) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+def test_search_gives_way_to_training(trainer: medley.Trainer) -> None:
+    text = text_of_subject(trainer.engine)
+    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    number = beside._process.pid
+    nicest = min(19, os.nice(0) + strategies.NICENESS)
+    wait(lambda: os.getpriority(os.PRIO_PROCESS, number) == nicest)
+    wait(lambda: Path(f"/proc/{number}/oom_score_adj").read_text() == "1000\n")
+    assert not beside.is_over
+
+
 def asked(plan: medley.Plan) -> strategies.Asked:
     """Returns what a search by the costs of the cluster begins with."""
     return strategies.Asked(
@@ -339,6 +350,7 @@ def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPa
     assert 500 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
     assert process.returncode == -signal.SIGKILL
     assert observer.race.is_over
+    assert observer.race.searches_cut == 1
     assert [each.verdict for each in observer.race.runners] == ["chosen"]
 
 

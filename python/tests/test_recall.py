@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -22,8 +23,9 @@ from medley.run import devices, job
 from medley_extras import models
 from medley_extras.race import Tuner
 from medley_extras.recall import store
-from medley_extras.recall.memory import key_of
+from medley_extras.recall.memory import Memory, key_of
 from medley_extras.recall.store import Entry
+from medley_extras.search.costs import Corrections
 
 CLUSTER = """
 format: medley-cluster
@@ -199,6 +201,17 @@ def test_plans_that_were_over_budget_run_with_a_larger_one() -> None:
     assert race_of(larger).runners[0].name == entry.name
     assert race_of(larger).is_over
     assert race_of(trained(steps=2)[0]) is None
+
+
+def test_searches_that_ended_early_run_again_with_a_larger_budget() -> None:
+    trainer, *_ = raced()
+    memory, race = Memory(trainer, True), copy.copy(race_of(trainer))
+    race.searches_cut = 1
+    assert memory.wants_race(20.0)
+    memory.keep(race, trainer.plan, Corrections({}, {}))
+    assert memory.recall(trainer) is not None
+    assert not memory.wants_race(30.0)
+    assert memory.wants_race(40.0)
 
 
 @pytest.mark.parametrize(

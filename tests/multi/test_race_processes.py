@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import medley
+from medley.run.replanning import Subject, stepper
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,7 +22,7 @@ from test_race import CLUSTER
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = str(Path(racer.__file__))
-STEPS = 48
+STEPS = 120
 VERDICTS = {"chosen", "slower", "cannot win", "over budget"}
 # Message costs dominate: pipelines of many micro-batches lose.
 MACHINES = CLUSTER.replace("BANDWIDTH", "1 Gbit/s").replace("LATENCY", "5 ms")
@@ -40,6 +41,15 @@ def train(folder: Path, tune: str, *options: str, lacks: str = "") -> tuple[list
     assert done.returncode == 0, done.stderr
     losses, last = json.loads((folder / "raced.json").read_text())
     return losses, last, done.stderr
+
+
+def uncorrected(folder: Path) -> float:
+    """Returns the predicted seconds of a step under the first plan, by the cluster file."""
+    with double_precision():
+        graph = medley.capture(*racer.make())
+    plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+    subject = Subject(graph.core, plan.cluster, medley.AdamW(lr=1e-3).core(graph.core))
+    return stepper(subject, plan)(plan.cluster)
 
 
 def test_batches_of_own_rows_keep_their_plan(tmp_path: Path) -> None:
@@ -80,6 +90,8 @@ def test_race_of_processes(
         r"^\s*(?:\[.*\] )?(\S+(?: \d)?) +([\d.]+) ms +(\S+) (?:ms )?.* (\d+)  (.+)$", output, re.M
     )
     plans = json.loads((tmp_path / "race.json").read_text())["plans"]
+    if way != "emulated":
+        assert plans[0]["predicted_seconds"] != pytest.approx(uncorrected(tmp_path / "raced"))
     assert [(each["name"], str(each["steps"]), each["verdict"]) for each in plans] == [
         (name, steps, verdict) for name, _, _, steps, verdict in rows
     ]

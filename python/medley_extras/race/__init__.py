@@ -126,10 +126,11 @@ class Tuner:
             begin = time.monotonic()
             self._searches.wait(min(WAIT, self._search_limit + self._spent - race.spent))
             race.note_pause(_since(begin, trainer))
-        cost = race.spent - self._spent
-        if _largest(not self._searches.is_over, trainer) and cost <= self._search_limit:
-            return
-        self._search_cost = cost
+        self._search_cost = race.spent - self._spent
+        if _largest(not self._searches.is_over, trainer):
+            if self._search_cost <= self._search_limit:
+                return
+            race.searches_cut += 1
         race.add(self._searches.take(trainer, race.runners))
         race.go_on()
 
@@ -177,11 +178,13 @@ class Tuner:
                 self._stop()
             return not self._is_over
         if trainer.plan.text == self._requested.text:
+            self._measure(trainer)
             self.race.note_change(_since(self._since, trainer))
             self._requested, self._recoveries = None, trainer.recoveries
             return True
         if trainer.recoveries > self._recoveries:
             self._requested, self._recoveries = None, trainer.recoveries
+            self._measure(trainer)
             if trainer.plan.text == self._searches.plans[self._now].text:  # no process was lost
                 self.race.note_failure("cannot run")
                 self._go_on(trainer, self.race, self._now)
@@ -211,8 +214,9 @@ class Tuner:
         return Race([Runner(name, step)], math.inf, measured=lambda: self._search(weak))
 
     def _measure(self, trainer: Trainer) -> None:
-        """Measures op times under the current plan as long as they can correct costs."""
-        is_known = trainer.is_elastic or trainer.plan.profile is not None
+        """Measures op times under the current plan as long as they can correct costs. In an elastic
+        run they are those of this process."""
+        is_known = trainer.plan.profile is not None
         cluster = None if is_known else self._searches.corrections.of(trainer.engine.machines)
         self._meter = trainer.engine.measure_against(cluster)
 

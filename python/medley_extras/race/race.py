@@ -67,6 +67,7 @@ class Race:
         self._round = 1
         self._warm_up = 0  # steps that do not count
         self._wanted = STEPS
+        self.searches_cut = 0  # searches that ended before they were done
         self.is_waiting = False
         self.is_over = False
 

@@ -84,7 +84,7 @@ class Memory:
             measured=best.measured,
             predicted=best.predicted,
             steps=len(best.times),
-            untried=sum(each.verdict == "over budget" for each in race.runners),
+            untried=race.searches_cut + sum(r.verdict == "over budget" for r in race.runners),
             allowed=self._allowed,
             when=time.time(),
             host=platform.node(),

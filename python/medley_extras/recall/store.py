@@ -38,7 +38,7 @@ class Entry:
     measured: float  # seconds per step
     predicted: float
     steps: int  # measured ones
-    untried: int  # plans that did not run, because they were over budget
+    untried: int  # plans that did not run, and searches that ended early: they were over budget
     allowed: float  # cost of the race in steps of this plan
     when: float  # seconds since 1970
     host: str  # the machine of the first process

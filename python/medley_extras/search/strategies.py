@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from medley import Cluster, Plan
@@ -96,6 +98,8 @@ def _other_figures(cluster: Cluster) -> Cluster:
 def main() -> None:
     """Reads a request, and writes a line for each result."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # Linux: if memory runs out, it ends before the training
+        Path("/proc/self/oom_score_adj").write_text("1000")
     subject, asked = json.load(sys.stdin)
     for each in search(subject_of_text(subject), Asked(*asked)):
         print(json.dumps(each), flush=True)
