@@ -27,6 +27,7 @@ from medley_extras import models
 from medley_extras.race import OFTEN, Tuner, table, tuner
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
 from medley_extras.race.results import save
+from medley_extras.race.searches import Searches
 from medley_extras.report import raced
 from medley_extras.search import strategies
 from medley_extras.search.costs import Corrections, with_links, with_ops
@@ -323,6 +324,14 @@ def test_training_goes_on_during_a_search() -> None:
     plain, batch = real_trainer("off")
     for loss in losses:
         assert abs(loss - plain.step(batch).loss) <= 1e-10 * abs(loss)
+
+
+def test_plans_that_are_known_do_not_run_again(trainer: medley.Trainer) -> None:
+    searches = Searches(Corrections({}, {}))
+    searches.plans = [trainer.plan]
+    searches._found = [[{}, {}], [3, trainer.plan.text, [1.0, 2.0]]]  # ended before it predicted
+    assert searches.take(trainer, [Runner("a", 1.5)]) == []
+    assert len(searches.plans) == 1
 
 
 def searching(trainer: medley.Trainer, batch: Any) -> tuple[Tuner, medley.Metrics]:

@@ -90,9 +90,11 @@ class Searches:
         steps = [[each.predicted, each.predicted] for each in runners]
         for place, text, each in sorted(found for part in parts for found in part[1:]):
             plan = Plan(text, now.graph, now.cluster, now.profile)
+            is_known = any(known.text == text for known in self.plans)
+            is_known = is_known or any(_is_same(other, each) for other in steps)
             if not text:
                 steps[place] = each
-            elif _may_run(trainer, plan) and not any(_is_same(other, each) for other in steps):
+            elif not is_known and _may_run(trainer, plan):
                 self.plans.append(plan)
                 steps.append(each)
         for runner, each in zip(runners, steps, strict=False):

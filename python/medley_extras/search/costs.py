@@ -64,7 +64,6 @@ def with_links(
 ) -> Corrections:
     """Returns corrections under which the predictions of plans come closest to their measured
     steps, in seconds. Few steps cannot show all bandwidths and latencies: small changes win."""
-
     if not networks:
         return before
     scale = LATENCY_SECONDS
