@@ -230,9 +230,8 @@ def test_processes_divide_the_strategies(trainer: medley.Trainer) -> None:
 
 
 def test_search_beside_training_finds_the_same(trainer: medley.Trainer) -> None:
-    text = text_of_subject(trainer.engine)
     expected = list(strategies.search(Subject.of(trainer.engine), asked(trainer.plan)))
-    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    beside = searching_beside(trainer)
     wait(lambda: beside.is_over)
     assert beside.values() == json.loads(json.dumps(expected))
     assert beside.values() == []
@@ -240,16 +239,14 @@ def test_search_beside_training_finds_the_same(trainer: medley.Trainer) -> None:
 
 
 def test_search_ends_with_its_owner(trainer: medley.Trainer) -> None:
-    text = text_of_subject(trainer.engine)
-    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    beside = searching_beside(trainer)
     process = beside._process
     del beside
     assert process.returncode == -signal.SIGKILL
 
 
 def test_search_gives_way_to_training(trainer: medley.Trainer) -> None:
-    text = text_of_subject(trainer.engine)
-    beside = Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+    beside = searching_beside(trainer)
     number = beside._process.pid
     nicest = min(19, os.nice(0) + strategies.NICENESS)
     wait(lambda: os.getpriority(os.PRIO_PROCESS, number) == nicest)
@@ -257,8 +254,14 @@ def test_search_gives_way_to_training(trainer: medley.Trainer) -> None:
     assert not beside.is_over
 
 
+def searching_beside(trainer: medley.Trainer) -> Beside:
+    """Returns the process of a search by the costs of the cluster."""
+    text = text_of_subject(trainer.engine)
+    return Beside(strategies.__name__, json.dumps([text, asked(trainer.plan)]))
+
+
 def asked(plan: medley.Plan) -> strategies.Asked:
-    """Returns what a search by the costs of the cluster begins with."""
+    """Returns the input of a search by the costs of the cluster."""
     return strategies.Asked(
         [plan.text], [None], None, Corrections({}, {}), None, strategies.STRATEGIES, True
     )
@@ -279,7 +282,7 @@ def test_race_waits_under_the_best_runner() -> None:
     for _ in range(STEPS):
         race.note_step(times[race.wanted])
     assert race.is_waiting and race.wanted == 0
-    race.note_wait(10, 11.0)
+    race.note_pause(11.0, steps=10)
     assert race.spent == pytest.approx(1.0)
     race.go_on()
     assert race.wanted == 1

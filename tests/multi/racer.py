@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,6 @@ def fail_once(owner: Any, name: str) -> None:
     setattr(owner, name, failed)
 
 
-def wait_for_search(trainer: medley.Trainer) -> None:
-    """Waits for the search of this process, which may take longer than all steps."""
-    for tuner in trainer.observers:
-        while not tuner._searches.is_over:
-            time.sleep(0.01)
-
-
 def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> None:
     """Trains."""
     torch.set_num_threads(1)
@@ -84,7 +77,8 @@ def main(folder: Path, steps: int, lacks: str = "", place: str = "state") -> Non
         losses = []
         for batch in loader:
             losses.append(trainer.step(batch).loss)
-            wait_for_search(trainer)
+            for tuner in trainer.observers:  # its search may take longer than all steps
+                tuner._searches.wait(math.inf)
         last = trainer.plan.strategy
         trainer.finish()
     if trainer.is_first:

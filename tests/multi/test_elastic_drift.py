@@ -75,7 +75,7 @@ def test_recovered_device_counts_as_before() -> None:
 
 
 def subject_of(graph: medley.Graph, machines: Cluster) -> Subject:
-    """Returns what plans of the test are made for."""
+    """Returns the input of a planner, with the optimizer of the test."""
     return Subject(graph.core, machines, survivor.optimizer().core(graph.core))
 
 

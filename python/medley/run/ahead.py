@@ -65,7 +65,7 @@ class PlansAhead:
     def _start(self) -> None:
         kept = set(self._plans[0].devices)
         asked = [left for left in left_of(self._members) if not kept.issubset(left)]
-        subjects = [text_of_subject(engine) for engine in self._engines]
+        subjects = [text_of_subject(engine) for engine in self._engines if asked]
         plans = [(plan.text, plan.profile and str(plan.profile)) for plan in self._plans]
         # Without this, and after an error such as a full disk, planning happens after a loss.
         with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -31,6 +32,8 @@ class Beside:
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
+        with contextlib.suppress(OSError):  # Linux: if memory runs out, it ends before training
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000")
         self.close = weakref.finalize(self, _end, self._process, self._output)
 
     @property

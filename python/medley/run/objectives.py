@@ -128,22 +128,23 @@ class Objectives:
             return 0.0
         now = self._parse(text)
         others = [name for name in now[0].devices if name not in offered]
+        subjects = self._subjects()
         try:
-            before = replan_all(self._subjects(), now, others)
-            after = replan_all(self._subjects(), now, [*others, *offered])
+            before = replan_all(subjects, now, others)
+            after = replan_all(subjects, now, [*others, *offered])
         except ValueError:  # no plan exists
             return 0.0
-        return saved(self._subjects(), before, after)
+        return saved(subjects, before, after)
 
     def gain_with(self, members: Sequence[str], planned: Factors, factors: Factors) -> float:
         """Returns the predicted share of a step saved by plans for the current slow-down
         factors."""
-        now = [engine.plan for engine in self.engines]
+        subjects, now = self._subjects(), [engine.plan for engine in self.engines]
         try:
-            after = replan_all(self._subjects(), now, members, planned or NONE, factors)
+            after = replan_all(subjects, now, members, planned or NONE, factors)
         except ValueError:  # no plan exists
             return 0.0
-        return saved(self._subjects(), now, after, factors)
+        return saved(subjects, now, after, factors)
 
     def _tell(self, plans: Sequence[Plan]) -> None:
         texts = dict(zip(self.whole.engines, (plan.text for plan in plans), strict=True))

@@ -18,7 +18,7 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Subject(NamedTuple):
-    """What plans are made for."""
+    """The input of a planner: the graph of a model, its machines, and the rule of its optimizer."""
 
     graph: _core.Graph
     machines: Cluster
@@ -34,15 +34,13 @@ class Subject(NamedTuple):
 def text_of_subject(engine: Engine) -> str | None:
     """Returns a text for another process, or None if the cluster of the engine has none."""
     cluster, graph = text_of(engine.machines), engine.graph
-    texts = (graph.text(), cluster, engine.optimizer.arguments(graph.core))
-    return None if cluster is None else json.dumps(texts)
+    return cluster and json.dumps((graph.text(), cluster, engine.optimizer.arguments(graph.core)))
 
 
 def subject_of_text(text: str) -> Subject:
     """Returns the subject of such a text."""
     graph, cluster, rule = json.loads(text)
-    known = _core.Graph.parse(graph, "<graph>")
-    return Subject(known, parse_cluster(cluster), _core.Optimizer(*rule))
+    return Subject(_core.Graph.parse(graph), parse_cluster(cluster), _core.Optimizer(*rule))
 
 
 def replan_all(
@@ -94,19 +92,19 @@ def question(before: Plan) -> Question:
 
 def step_nanoseconds(subject: Subject, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
     """Returns the predicted nanoseconds of a step if some devices take `factors` times as long."""
-    return _simulated(_lowered(subject, plan), *_slowed(subject, plan, factors))
+    return float(_simulated(_lowered(subject, plan), *_slowed(subject, plan, factors))["step"])
 
 
 def expected_nanoseconds(subject: Subject, plan: Plan, profile: str) -> dict[str, float]:
     """Returns the compute time per step that the plan expects of each device, in nanoseconds."""
-    predicted: Any = _core.simulate(_lowered(subject, plan), subject.machines, profile)
-    return {name: row["computes"] for name, row in predicted["devices"].items()}
+    found = _simulated(_lowered(subject, plan), subject.machines, profile)
+    return {name: row["computes"] for name, row in found["devices"].items()}
 
 
 def stepper(subject: Subject, plan: Plan) -> Callable[[Cluster], float]:
     """Returns the prediction of a step in seconds, by any figures of the same devices."""
     program, times = _lowered(subject, plan), measured(plan.profile)
-    return lambda cluster: 1e-9 * _simulated(program, cluster, *times)
+    return lambda cluster: 1e-9 * _simulated(program, cluster, *times)["step"]
 
 
 def plan_on(
@@ -125,9 +123,8 @@ def plan_on(
     return Plan.of(chosen, like.graph, subject.machines, like.profile)
 
 
-def _simulated(program: _core.Program, cluster: Cluster, profile: str, file: str) -> float:
-    found: Any = _core.simulate(program, cluster, profile, file)
-    return float(found["step"])
+def _simulated(program: _core.Program, cluster: Cluster, *times: str) -> dict[str, Any]:
+    return dict(_core.simulate(program, cluster, *times))
 
 
 def _lowered(subject: Subject, plan: Plan) -> _core.Program:
@@ -143,8 +140,7 @@ def saved(
     """Returns the predicted share of a step of each plan saved against those before, at least 0."""
 
     def takes(plans: Sequence[Plan]) -> float:
-        pairs = zip(subjects, plans, strict=True)
-        return sum(step_nanoseconds(subject, plan, factors) for subject, plan in pairs)
+        return sum(step_nanoseconds(*pair, factors) for pair in zip(subjects, plans, strict=True))
 
     return max(0.0, 1 - takes(after) / takes(before))
 

@@ -18,9 +18,9 @@ from medley import Metrics, Plan
 from medley.run import exchange, job
 from medley.run.change import PlanError
 from medley.run.replanning import Subject, stepper
-from medley_extras.race.race import STEPS, Race, Runner
+from medley_extras.race.race import STEPS, Race
 from medley_extras.race.results import save
-from medley_extras.race.searches import Searches, decides
+from medley_extras.race.searches import Searches, decides, runner_of
 from medley_extras.recall.memory import Memory
 from medley_extras.search.costs import Corrections
 
@@ -119,7 +119,7 @@ class Tuner:
         if self._steps_beside == 0:
             self._spent = race.spent  # with the change to the best plan
         self._steps_beside += len(self._beside)
-        race.note_wait(len(self._beside), _largest(sum(self._beside), trainer))
+        race.note_pause(_largest(sum(self._beside), trainer), len(self._beside))
         self._beside = []
         step = race.runners[race.best].measured
         if race.spent - self._spent > SLOW * step * max(STEPS, self._steps_beside):
@@ -210,8 +210,8 @@ class Tuner:
         predict = stepper(Subject.of(trainer.engine), trainer.plan)
         step = predict(self._searches.corrections.of(trainer.engine.machines))
         weak = weakref.proxy(trainer)  # the race belongs to the trainer
-        name = trainer.plan.strategy or "by hand"
-        return Race([Runner(name, step)], math.inf, measured=lambda: self._search(weak))
+        runner = runner_of(trainer.plan, step, [])
+        return Race([runner], math.inf, measured=lambda: self._search(weak))
 
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan as long as they can correct costs. In an elastic
@@ -229,11 +229,9 @@ class Tuner:
         learns_nothing = self._meter is None and len(race.runners) > 1
         if learns_nothing or left <= 0 or self._search_cost > AGAIN * left:
             return False
-        rows = None
-        if self._meter is not None:
-            rows = [(kind, ops, ratio, ns) for kind, ops, ratio, ns, *_ in self._meter.rows()]
+        rows = None if self._meter is None else [row[:4] for row in self._meter.rows()]
         if rows is not None and not decides(trainer):
-            rows = [tuple(row) for each in exchange.values(rows) for row in each]
+            rows = [row for each in exchange.values(rows) for row in each]
         self._searches.begin(trainer, rows, race.runners)
         if job.emulation():
             race.add(self._searches.take(trainer, race.runners))

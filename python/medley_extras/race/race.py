@@ -93,12 +93,8 @@ class Race:
         self.change = max(self.change, seconds)
         self.note_pause(seconds)
 
-    def note_pause(self, seconds: float) -> None:
-        """Notes a time without steps."""
-        self._seconds += seconds
-
-    def note_wait(self, steps: int, seconds: float) -> None:
-        """Notes steps of the best runner while the race waits, which are not measurements."""
+    def note_pause(self, seconds: float, steps: int = 0) -> None:
+        """Notes a time in which the race waits, with so many steps of the best runner."""
         self.steps += steps
         self._seconds += seconds
 

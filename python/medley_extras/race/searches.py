@@ -101,10 +101,15 @@ class Searches:
             runner.predicted = each[0]
         made: list[Runner] = []
         for plan, each in list(zip(self.plans, steps, strict=True))[len(runners) :]:
-            name = plan.strategy or "by hand"
-            same = sum(one.name.split()[0] == name.split()[0] for one in [*runners, *made])
-            made.append(Runner(f"{name} {same + 1}" if same else name, each[0]))
+            made.append(runner_of(plan, each[0], [*runners, *made]))
         return made
+
+
+def runner_of(plan: Plan, step: float, others: Sequence[Runner]) -> Runner:
+    """Returns the runner of a plan with this predicted step. Those of a strategy have numbers."""
+    name = plan.strategy or "by hand"
+    same = sum(one.name.split()[0] == name.split()[0] for one in others)
+    return Runner(f"{name} {same + 1}" if same else name, step)
 
 
 def decides(trainer: Trainer) -> bool:

@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from medley import Cluster, Plan
 from medley.run.replanning import Subject, plan_on, question, stepper, subject_of_text
 from medley_extras.search.costs import Corrections, Row, with_links, with_ops
 
-# Of the first search. "auto" searches with limits and finds plans that others miss. The later
-# searches are for "auto" alone.
+# The first search is for all of them, later ones for "auto" alone. "auto" searches with limits and
+# finds plans that others miss.
 STRATEGIES = (
     "auto",
     "data-parallel-proportional",
@@ -28,12 +26,12 @@ STRATEGIES = (
     "megatron",
     "autohet",
 )
+Stepper = Callable[[Cluster], float]  # predicted seconds of a step, by the figures of a cluster
 NICENESS = 10  # that of the command nice: a tenth of a core that all want
-Found = tuple[int, str, list[float]]  # place, text of a new plan, steps by several figures
 
 
 class Asked(NamedTuple):
-    """What a search begins with, as values of JSON."""
+    """The input of a search, as values of JSON."""
 
     plans: Sequence[str]  # known ones; those found have types and devices of the first
     steps: Sequence[float | None]  # of the known plans, measured seconds
@@ -45,39 +43,35 @@ class Asked(NamedTuple):
 
 
 def search(subject: Subject, asked: Asked) -> Iterator[Any]:
-    """Yields the corrected costs, the predicted steps of the known plans, and the plans found."""
+    """Yields the corrected costs. Then yields the place, "" and the steps by two sets of figures of
+    each known plan, and those of the plans found, with their texts."""
     plans = [Plan(text, None, subject.machines, asked.profile) for text in asked.plans]
-    costs = _corrected(subject, plans, asked)
+    known = [stepper(subject, plan) for plan in plans]
+    costs = _corrected(subject.machines, known, asked)
     yield costs
     cluster = costs.of(subject.machines)
     figures = (cluster, _other_figures(cluster))
-
-    def steps(plan: Plan) -> list[float]:
-        predict = stepper(subject, plan)
-        return [predict(each) for each in figures]
-
     if asked.predicts:
-        yield from ((place, "", steps(plan)) for place, plan in enumerate(plans))
+        for place, predict in enumerate(known):
+            yield place, "", [predict(each) for each in figures]
     for strategy in asked.strategies:
         wanted = question(plans[0])._replace(strategy=strategy)
         try:
             plan = plan_on(subject, wanted, cluster, plans[0])
         except ValueError:  # none fits
             continue
-        yield len(plans) + STRATEGIES.index(strategy), plan.text, steps(plan)
+        predict = stepper(subject, plan)
+        place = len(plans) + STRATEGIES.index(strategy)
+        yield place, plan.text, [predict(each) for each in figures]
 
 
-def _corrected(subject: Subject, plans: Sequence[Plan], asked: Asked) -> Corrections:
+def _corrected(cluster: Cluster, known: Sequence[Stepper], asked: Asked) -> Corrections:
     before = Corrections(*asked.costs)
     if asked.rows is None:
         return before
-    cluster = subject.machines
     kinds = sorted({cluster.kind(each).name for each in range(len(cluster.devices))})
-    measured = [
-        (stepper(subject, plan), step)
-        for plan, step in zip(plans, asked.steps, strict=True)
-        if step is not None
-    ]
+    pairs = zip(known, asked.steps, strict=True)
+    measured = [(each, step) for each, step in pairs if step is not None]
 
     def predict(changed: Corrections) -> list[float]:
         figures = changed.of(cluster)
@@ -98,8 +92,6 @@ def _other_figures(cluster: Cluster) -> Cluster:
 def main() -> None:
     """Reads a request, and writes a line for each result."""
     os.nice(NICENESS)
-    with contextlib.suppress(OSError):  # Linux: if memory runs out, it ends before the training
-        Path("/proc/self/oom_score_adj").write_text("1000")
     subject, asked = json.load(sys.stdin)
     for each in search(subject_of_text(subject), Asked(*asked)):
         print(json.dumps(each), flush=True)
