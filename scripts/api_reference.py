@@ -157,6 +157,9 @@ MODULES = {
         "medley.profiling.profiler.Profiler",
         "medley.profiling.profiler.Truth",
         "medley.profiling.profiler.Outcome",
+        "medley.profiling.link_times.Links",
+        "medley.profiling.link_times.own_device",
+        "medley.profiling.link_times.window_here",
     ],
 }
 BELOW = """# Modules

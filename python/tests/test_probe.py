@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_unequal_links_are_networks_of_their_own() -> None:
     assert "connects: [pool0, pool1], bandwidth: 10 MB/s" in text
 
 
+def test_latency_is_that_between_devices_that_compute() -> None:
+    links = [Link(0, 1, 8e9, 5e-6), Link(0, 2, 1.25e8, 50e-6, 2e-3), Link(0, 4, 1.2e8, 70e-6, 4e-3)]
+    text = cluster_text(DEVICES, links)
+    parse_cluster(text)
+    assert "latency: 5 us}\n" in text  # not measured between busy ones
+    assert "latency: 3000 us}  # 60 us between idle devices\n" in text
+
+
+def test_a_window_takes_means() -> None:
+    seconds = iter(
+        [0.0, 0.0, *[0.0, 0.0, 0.03] * 100]
+    )  # two of three calls need no time, as in a quota
+
+    def run() -> None:
+        time.sleep(next(seconds))
+
+    cpu = torch.device("cpu")
+    assert probe.median_seconds(run, cpu, window=0.06) >= 0.0099
+    assert probe.median_seconds(run, cpu) < 0.0099
+
+
 def test_measures_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -99,4 +121,5 @@ def test_two_processes_measure_the_link_between_them(tmp_path: Path) -> None:
     figures = json.loads(done.stdout)
     assert figures["links"][0]["bandwidth"] > 1e6
     assert figures["links"][0]["latency"] > 0
+    assert figures["links"][0]["busy_latency"] > 0
     assert len(parse_cluster(path.read_text()).devices) == 2

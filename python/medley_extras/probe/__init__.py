@@ -7,9 +7,12 @@ device in parallel with the others, as in a run, and pairs of processes the link
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
+import functools
 import json
+import math
 import os
 import platform
 import socket
@@ -24,12 +27,14 @@ import torch.distributed as dist
 from medley.cli.verb import print_next
 from medley.cluster import parse_cluster
 from medley.files import write_atomically
+from medley.profiling.link_times import Links, own_device, window_here
 from medley.run import exchange, job
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENOUGH = 0.2  # seconds of measurement per value
 _TIMEOUT = datetime.timedelta(seconds=60)
 _EQUAL = 0.2  # relative difference of values of one device type
+_BUSY = 0.01  # seconds that CPUs compute before a message, as in a step
 
 
 @dataclasses.dataclass
@@ -45,15 +50,9 @@ class Device:
 
     def is_like(self, other: Device) -> bool:
         """Returns whether one device type describes both."""
-
-        def near(a: float, b: float) -> bool:
-            return abs(a - b) <= _EQUAL * max(a, b)
-
-        return (
-            self.model == other.model
-            and near(self.memory, other.memory)
-            and near(self.sustained["f32"], other.sustained["f32"])
-        )
+        is_near = functools.partial(math.isclose, rel_tol=_EQUAL)
+        rates = self.sustained["f32"], other.sustained["f32"]
+        return self.model == other.model and is_near(self.memory, other.memory) and is_near(*rates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,8 @@ class Link:
     first: int
     second: int
     bandwidth: float  # bytes/s
-    latency: float  # seconds
+    latency: float  # seconds, between idle devices
+    busy_latency: float = 0.0  # between devices that compute before each message; 0: not measured
 
 
 # --- one device -----------------------------------------------------------------------------------
@@ -77,40 +77,46 @@ def measure_device(device: torch.device, sharing: int = 1) -> Device:
         model, memory = facts.name, facts.total_memory
     else:
         model, memory = _processor(), _host_memory() // sharing
-    rates = {name: _matmul_rate(device, dtype) for name, dtype in _DTYPES.items()}
+    window = 0.0 if cuda else window_here()
+    rates = {name: _matmul_rate(device, dtype, window) for name, dtype in _DTYPES.items()}
     return Device(
         host=_host(),
         model=model,
         memory=int(memory),
         sustained={name: rate for name, rate in rates.items() if rate > 0},
-        memory_bandwidth=_copy_rate(device, min(256 << 20, int(memory) // 16)),
-        launch_latency=_launch_latency(device),
+        memory_bandwidth=_copy_rate(device, min(256 << 20, int(memory) // 16), window),
+        launch_latency=_launch_latency(device, window),
     )
 
 
-def median_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Returns the median time in seconds of the calls of `run` that fit into the time per value."""
+def median_seconds(run: Callable[[], object], device: torch.device, window: float = 0.0) -> float:
+    """Returns the median time in seconds of the calls of `run` that fit into the time per value.
+    `window`: takes the means of the calls of so many seconds, on a CPU under a quota."""
     for _ in range(2):  # libraries and threads start
         run()
     times: list[float] = []
     begin = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - begin < _ENOUGH and len(times) < 1000):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
+    while len(times) < 3 or (time.perf_counter() - begin < _ENOUGH and len(times) < 1000):
+        start, calls, passed = time.perf_counter(), 0, -1.0
+        while passed < window:
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            calls += 1
+            passed = time.perf_counter() - start
+        times.append(passed / calls)
     return statistics.median(times)
 
 
-def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+def _matmul_rate(device: torch.device, dtype: torch.dtype, window: float) -> float:
     """Returns flop/s of the largest square matmul that takes little time, or 0 without a kernel for
     the dtype."""
     rate = 0.0
     for size in (256, 512, 1024, 2048, 4096, 8192):
         try:
             left = torch.rand(size, size, device=device).to(dtype)
-            seconds = median_seconds(lambda left=left: torch.mm(left, left), device)  # type: ignore[misc]
+            product = functools.partial(torch.mm, left, left)
+            seconds = median_seconds(product, device, window)
         except RuntimeError:
             return rate
         rate = max(rate, 2 * size**3 / seconds)
@@ -119,29 +125,27 @@ def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     return rate
 
 
-def _copy_rate(device: torch.device, size: int) -> float:
+def _copy_rate(device: torch.device, size: int, window: float) -> float:
     source = torch.zeros(size // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * size / median_seconds(lambda: target.copy_(source), device)
+    return 2 * size / median_seconds(lambda: target.copy_(source), device, window)
 
 
-def _launch_latency(device: torch.device) -> float:
+def _launch_latency(device: torch.device, window: float) -> float:
     one = torch.zeros(1, device=device)
 
     def launches() -> None:
         for _ in range(100):
             one.add_(1)
 
-    return median_seconds(launches, device) / 100
+    return median_seconds(launches, device, window) / 100
 
 
 def _processor() -> str:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.machine()
 
 
@@ -154,10 +158,8 @@ def _host() -> str:
 def _host_memory() -> int:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             total = min(total, int(Path(limit).read_text()))
-        except (OSError, ValueError):
-            continue
     return total
 
 
@@ -181,12 +183,11 @@ class _Pair:
             other = second if self.rank == first else first
             small = torch.zeros(2, device=self.device)
             latency = self._exchange(small, other, first, 20) / 2
-            size = 1 << 20
-            seconds = self._exchange(torch.zeros(size // 4, device=self.device), other, first, 1)
-            if seconds < 0.5:
-                size = 16 << 20
+            for size, repetitions in ((1 << 20, 1), (16 << 20, 3)):
                 data = torch.zeros(size // 4, device=self.device)
-                seconds = self._exchange(data, other, first, 3)
+                seconds = self._exchange(data, other, first, repetitions)
+                if seconds >= 0.5:
+                    break
             result[0] = size / max(1e-9, seconds / 2 - latency)
             result[1] = latency
         dist.broadcast(result, src=first, group=self.sync)
@@ -207,6 +208,16 @@ class _Pair:
                 torch.cuda.synchronize(self.device)
             times.append(time.perf_counter() - begin)
         return statistics.median(times[1:])
+
+
+def with_busy_latencies(links: Sequence[Link], this: job.Job) -> list[Link]:
+    """Returns the links of CPUs with latencies between devices that compute: a message also waits
+    for the processor, and takes it."""
+    wanted = [("all_gather", [each.first, each.second], [8, 8], _BUSY) for each in links]
+    times = Links(this, wanted)
+    found = [times.time(*each) for each in wanted]
+    replace = dataclasses.replace
+    return [replace(link, busy_latency=each) for link, each in zip(links, found, strict=True)]
 
 
 # --- the cluster ----------------------------------------------------------------------------------
@@ -282,28 +293,23 @@ def _quantity(value: float, unit: str) -> str:
 
 def _network(name: str, where: str, links: Sequence[Link]) -> str:
     bandwidth = statistics.median(link.bandwidth for link in links)
-    latency = statistics.median(link.latency for link in links)
+    idle = statistics.median(link.latency for link in links)
+    latency = max(idle, statistics.median(link.busy_latency for link in links))
+    comment = f"  # {idle * 1e6:.4g} us between idle devices" if latency > idle else ""
     return (
         f"  - {{name: {name}, {where}, bandwidth: {_quantity(bandwidth, 'B/s')}, "
-        f"latency: {latency * 1e6:.4g} us}}"
+        f"latency: {latency * 1e6:.4g} us}}{comment}"
     )
 
 
 def _networks(pools: Sequence[Pool], links: Sequence[Link]) -> list[str]:
-    pool_of = {rank: p for p, pool in enumerate(pools) for node in pool.nodes for rank in node}
-    node_of = {rank: (p, n) for p, pool in enumerate(pools) for n, node in enumerate(pool.nodes)
-               for rank in node}  # fmt: skip
+    node_of = {rank: (pool.name, number) for pool in pools
+               for number, node in enumerate(pool.nodes) for rank in node}  # fmt: skip
     lines = []
-    for number, pool in enumerate(pools):
-        own = [
-            link
-            for link in links
-            if node_of[link.first] == node_of[link.second] and pool_of[link.first] == number
-        ]
-        if own:
-            lines.append(
-                _network(f"inside-{pool.name}", f"inside: node, pools: [{pool.name}]", own)
-            )
+    inside = [link for link in links if node_of[link.first] == node_of[link.second]]
+    for name in [pool.name for pool in pools]:
+        if own := [link for link in inside if node_of[link.first][0] == name]:
+            lines.append(_network(f"inside-{name}", f"inside: node, pools: [{name}]", own))
     between = [link for link in links if node_of[link.first] != node_of[link.second]]
     if not between:
         return lines
@@ -312,7 +318,7 @@ def _networks(pools: Sequence[Pool], links: Sequence[Link]) -> list[str]:
         names = ", ".join(pool.name for pool in pools)
         return [*lines, _network("lan", f"connects: [{names}]", between)]
     for link in between:
-        ends = sorted({pools[pool_of[rank]].name for rank in (link.first, link.second)})
+        ends = sorted({node_of[rank][0] for rank in (link.first, link.second)})
         lines.append(_network("-".join(["lan", *ends]), f"connects: [{', '.join(ends)}]", [link]))
     return lines
 
@@ -352,13 +358,13 @@ def measure() -> tuple[list[Device], list[Link]]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
         return [measure_device(torch.device(name)) for name in names], []
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
+    device = torch.device(own_device(this))
     own = measure_device(device, exchange.texts(_host()).count(_host()))
     devices = [Device(**each) for each in exchange.values(dataclasses.asdict(own))]
     pair = _Pair(device)
     pools = pools_of(devices, kinds_of(devices)[1])
-    return devices, [pair.measure(*each) for each in pairs_of(pools)]
+    links = [pair.measure(*each) for each in pairs_of(pools)]
+    return devices, links if device.type == "cuda" else with_busy_latencies(links, this)
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -374,22 +380,16 @@ def command(arguments: argparse.Namespace) -> int:
     this = job.current()
     first = this is None or this.rank == 0
     console = Console(stderr=True)
-    if first and not as_json and console.is_terminal:
-        with console.status("measuring devices and links ..."):
-            devices, links = measure()
-    else:
+    shows = first and not as_json and console.is_terminal
+    with console.status("measuring devices and links ...") if shows else contextlib.nullcontext():
         devices, links = measure()
     if not first:
         return 0
     text = cluster_text(devices, links)
     cluster = parse_cluster(text, str(output))
     write_atomically(output, text)
-    ranks = [
-        rank
-        for pool in pools_of(devices, kinds_of(devices)[1])
-        for node in pool.nodes
-        for rank in node
-    ]
+    pools = pools_of(devices, kinds_of(devices)[1])
+    ranks = [rank for pool in pools for node in pool.nodes for rank in node]
     if as_json:
         figures = {
             "cluster": str(output),
