@@ -19,10 +19,11 @@ import pytest
 import torch
 
 import medley
+import medley_extras.race
 from medley.cluster import parse_cluster
 from medley.run import devices, job
 from medley.run.beside import Beside
-from medley.run.replanning import Subject, text_of_subject
+from medley.run.replanning import Subject, stepper, text_of_subject
 from medley_extras import models
 from medley_extras.race import OFTEN, Tuner, table, tuner
 from medley_extras.race.race import ROUNDS, STEPS, WARM_UP, Race, Runner
@@ -359,11 +360,31 @@ def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPa
     while observer.race.is_waiting:
         observer.step(trainer, slower)
         steps += 1
-    assert 500 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
+    assert 490 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
     assert process.returncode == -signal.SIGKILL
     assert observer.race.is_over
     assert observer.race.searches_cut == 1
     assert [each.verdict for each in observer.race.runners] == ["chosen"]
+
+
+def test_nothing_is_searched_if_two_changes_cost_more_than_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow_stepper(*arguments: Any) -> Any:
+        time.sleep(0.06)
+        return stepper(*arguments)
+
+    monkeypatch.setattr(medley_extras.race, "stepper", slow_stepper)
+    trainer, batch = real_trainer("off")
+    observer = tuner(trainer, 10, False)
+    observer.prepare(trainer, batch)
+    metrics = dataclasses.replace(trainer.step(batch), step_seconds=0.01)  # a budget of 0.1 s
+    for _ in range(1 + STEPS):
+        assert observer.race is None or not observer.race.is_over
+        observer.step(trainer, metrics)
+    assert observer.race is not None and observer.race.is_over
+    assert observer._searches._beside is None
+    assert len(observer.race.runners) == 1
 
 
 def test_training_waits_for_a_search_that_slows_it_down() -> None:

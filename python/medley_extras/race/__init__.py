@@ -207,11 +207,12 @@ class Tuner:
         """Begins with the current plan."""
         self._searches.plans = [trainer.plan]
         self._measure(trainer)
+        begin, weak = time.monotonic(), weakref.proxy(trainer)  # the race belongs to the trainer
         predict = stepper(Subject.of(trainer.engine), trainer.plan)
+        change = _since(begin, trainer)  # a change also lowers a plan
         step = predict(self._searches.corrections.of(trainer.engine.machines))
-        weak = weakref.proxy(trainer)  # the race belongs to the trainer
-        runner = runner_of(trainer.plan, step, [])
-        return Race([runner], math.inf, measured=lambda: self._search(weak))
+        first = [runner_of(trainer.plan, step, [])]
+        return Race(first, math.inf, change, lambda: self._search(weak))
 
     def _measure(self, trainer: Trainer) -> None:
         """Measures op times under the current plan as long as they can correct costs. In an elastic
@@ -225,7 +226,7 @@ class Tuner:
         the search runs beside training."""
         race = self.race
         assert race is not None
-        left = race.budget - race.spent
+        left = race.budget - race.spent - 2 * race.change  # there and back
         learns_nothing = self._meter is None and len(race.runners) > 1
         if learns_nothing or left <= 0 or self._search_cost > AGAIN * left:
             return False
