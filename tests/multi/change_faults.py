@@ -216,7 +216,7 @@ def try_again(trainer: medley.Trainer, seen: Path) -> None:
 
 def train(folder: Path, fault: dict[str, Any], local: bool = False) -> medley.Fitted | None:
     """Trains, and applies the fault."""
-    own = os.environ.get("MEDLEY_DEVICE", "")
+    own = os.environ.get("MEDLEY_DEVICE") or plans()[0].devices[int(os.environ.get("RANK", 0))]
     is_new = "MEDLEY_JOINS" in os.environ  # it replaces the killed process
     is_victim = "state" in fault and (local or fault["device"] == own) and not is_new
     with exactness.double_precision(), faulty(fault) if is_victim else contextlib.nullcontext():

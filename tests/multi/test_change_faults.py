@@ -18,7 +18,7 @@ import change_faults
 import exactness
 from change_faults import AT, ELASTIC_STEPS, STEPS, batches, plans, trainer_of
 from outcomes import recoveries
-from test_processes import LAUNCH, run
+from test_processes import LAUNCH, TORCHRUN, run
 
 import medley
 
@@ -28,6 +28,9 @@ SCRIPT = str(Path(change_faults.__file__))
 DEVICES = [f"a/{number}/0" for number in range(3)]
 NIGHTLY = pytest.mark.nightly
 STATES = ["begun", "built", "moved", "finished", "entered", "stepping"]
+SOME = [
+    pytest.param(each, marks=[] if each in ("moved", "stepping") else NIGHTLY) for each in STATES
+]
 OF_RECOVERY = [
     "requested",
     "plan",
@@ -88,6 +91,11 @@ def launched(folder: Path, *options: str, **fault: Any) -> Any:
     return run(
         [*LAUNCH, *options, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)]
     )
+
+
+def under_torchrun(folder: Path, **fault: Any) -> Any:
+    """Runs the script under torchrun, one process per device."""
+    return run([*TORCHRUN, "--nproc-per-node=3", SCRIPT, str(folder), json.dumps(fault)])
 
 
 def seen(folder: Path) -> list[dict[str, Any]]:
@@ -196,6 +204,37 @@ def test_killed_process_ends_a_job_and_is_named(tmp_path: Path, state: str) -> N
     assert f"device {DEVICES[1]} was killed by SIGKILL" in done.stderr.splitlines()[-1]
     require_checkpoint(tmp_path)
     require_curve(tmp_path, unwritten=AT)
+
+
+# Of a process, or of the launcher.
+@pytest.mark.parametrize("fault", [{}, {"launcher": True}])
+@pytest.mark.parametrize("state", SOME)
+def test_second_signal_ends_a_job(tmp_path: Path, state: str, fault: dict[str, Any]) -> None:
+    fault = {**fault, "state": state, "signal": signal.SIGINT, "times": 2, "saves": True}
+    done = launched(tmp_path, device=DEVICES[1], **fault)
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    require_checkpoint(tmp_path)
+    require_curve(tmp_path, unwritten=AT)
+
+
+@pytest.mark.parametrize("state", SOME)
+def test_killed_process_ends_torchrun(tmp_path: Path, state: str) -> None:
+    done = under_torchrun(
+        tmp_path, device=DEVICES[1], state=state, signal=signal.SIGKILL, saves=True
+    )
+    assert done.returncode == 1, done.stderr
+    cause = done.stderr.partition("Root Cause")[2]
+    assert "rank      : 1 " in cause and "(SIGKILL)" in cause, done.stderr
+    require_checkpoint(tmp_path)
+    require_curve(tmp_path, unwritten=AT)
+
+
+def test_torchrun_returns_if_the_first_step_lacks_memory(tmp_path: Path) -> None:
+    fault = {"state": "stepping", "raises": "CUDA out of memory", "alone": True}
+    done = under_torchrun(tmp_path, device=DEVICES[1], **fault)
+    assert done.returncode == 0, done.stderr
+    assert len(seen(tmp_path)) == len(DEVICES)
+    require_return(tmp_path, [DEVICES[1]])
 
 
 def test_full_disk_ends_no_job(tmp_path: Path) -> None:
