@@ -2,7 +2,7 @@
 
 Trains by `fit` in FOLDER/run, and changes the plan after AT steps. Fields of FAULT, which is JSON:
 - `device`: the process of the fault.
-- `state`: one of STATES, in which the fault occurs.
+- `state`: one of STATES, in which the fault occurs, but not the first `skip` times.
 - `signal`: it receives this signal, `times` times. `launcher`: its launcher instead.
 - `raises`: text of an error of the allocator instead. Training continues. `alone`: its steps are
   made without `fit`, and a failed one again.
@@ -62,6 +62,8 @@ STATES: dict[str, tuple[Any, str, bool]] = {
     "share_history": (Recovery, "_share_history", False),
     "hand_over": (Objectives, "hand_over", False),
     "taken": (Objectives, "hand_over", True),
+    "copying": (_runtime.KeptState, "fill_replicas", False),  # of state replicas
+    "copied": (_runtime.KeptState, "fill_replicas", True),
 }
 
 
@@ -180,6 +182,9 @@ def faulty(fault: dict[str, Any]) -> Iterator[None]:
 
     def troubled(*arguments: Any) -> Any:
         if owner is Engine and arguments[0].run is None:  # its first run
+            return do(*arguments)
+        if fault.get("skip", 0) > 0:
+            fault["skip"] -= 1
             return do(*arguments)
         if not is_behind:
             apply(fault)

@@ -292,6 +292,21 @@ def test_elastic_run_goes_on_without_a_killed_process(
     require_checkpoint(tmp_path, ELASTIC_STEPS)
 
 
+# The only complete copies are those before the change, unless the others have received all.
+@pytest.mark.parametrize(
+    ("state", "sources"), [("copying", ["replicas"]), ("copied", ["replicas", "memory"])]
+)
+def test_process_killed_in_the_copies_after_a_change(
+    tmp_path: Path, state: str, sources: list[str]
+) -> None:
+    fault = {"state": state, "skip": 1, "signal": signal.SIGKILL}
+    done = elastic(tmp_path, "--replicate-every", "1000", device=DEVICES[1], **fault)
+    assert done.returncode == 0, done.stderr
+    last = recoveries(tmp_path)[-1]
+    assert last["lost"] == [DEVICES[1]] and last["source"] in sources, last
+    require_curve(tmp_path, ELASTIC_STEPS)
+
+
 @pytest.mark.parametrize("state", ["fetch", pytest.param("stepping", marks=NIGHTLY)])
 def test_elastic_run_takes_back_a_killed_process(tmp_path: Path, state: str) -> None:
     fault = {"state": state, "signal": signal.SIGKILL}
