@@ -68,8 +68,8 @@ BUDGETS = {
     "python/medley_extras/models": 1_321,
     "python/medley_extras/probe": 410,
     "python/medley_extras/profile": 205,
-    "python/medley_extras/race": 925,  # searches in all processes, failed plans, slow devices
-    "python/medley_extras/recall": 347,
+    "python/medley_extras/race": 927,  # searches in all processes, failed plans, slow devices
+    "python/medley_extras/recall": 345,
     "python/medley_extras/report": 2_781,  # the picture of a cluster, the first difference of steps
     "python/medley_extras/search": 215,  # from race: corrections and searches beside training
     "python/medley_extras/trackers": 95,

@@ -114,6 +114,12 @@ def test_no_budget_means_no_other_runner() -> None:
     assert [each.verdict for each in race.runners] == ["chosen", "over budget", "over budget"]
 
 
+def test_runner_whose_warm_up_costs_the_budget_is_not_measured() -> None:
+    race = run([1.0, 1.0], lambda number: [1.0, 10.0][number], budget=8.0)
+    assert [each.verdict for each in race.runners] == ["chosen", "over budget"]
+    assert race.steps == STEPS + 1 and race.spent == pytest.approx(9.0)
+
+
 def test_runner_that_cannot_run_is_dropped() -> None:
     race = Race([Runner("a", 1.0), Runner("b", 1.0)], 100.0)
     while race.current == 0:

@@ -126,6 +126,8 @@ class Race:
         self._seconds += seconds
         if self._warm_up > 0:
             self._warm_up -= 1
+            if self._round == 1 and self.spent + self.change > self.budget:
+                self._end_runner("over budget")
             return
         runner.times.append(seconds)
         leader = self.runners[self.best]
