@@ -295,7 +295,7 @@ def _network(name: str, where: str, links: Sequence[Link]) -> str:
     bandwidth = statistics.median(link.bandwidth for link in links)
     idle = statistics.median(link.latency for link in links)
     latency = max(idle, statistics.median(link.busy_latency for link in links))
-    comment = f"  # {idle * 1e6:.4g} us between idle devices" if latency > idle else ""
+    comment = f"\n    # between idle devices {idle * 1e6:.4g} us" if latency > idle else ""
     return (
         f"  - {{name: {name}, {where}, bandwidth: {_quantity(bandwidth, 'B/s')}, "
         f"latency: {latency * 1e6:.4g} us}}{comment}"
