@@ -6,6 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -199,6 +202,19 @@ def test_slow_contestant_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     results = compare.interleave(everybody, tmp_path, options, tmp_path, lambda _: None)
     assert runs.order == [*"XYZ", *"YZ", *"ZY"]
     assert [len(result.records) for result in results] == [1, 3, 3]
+
+
+def test_sigterm_ends_the_contestant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    contestant = ["sh", "-c", f"kill -TERM {os.getpid()}; exec sleep 500"]
+    monkeypatch.setattr(compare, "compare", lambda *_: subprocess.run(contestant))
+    (tmp_path / "two.yaml").write_text(TWO)
+    monkeypatch.setattr(sys, "argv", ["compare", str(tmp_path / "two.yaml"), "--workloads", "gpt"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+            compare.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_losses_that_are_no_numbers_disagree() -> None:
