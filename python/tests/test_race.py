@@ -366,7 +366,7 @@ def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPa
     while observer.race.is_waiting:
         observer.step(trainer, slower)
         steps += 1
-    assert 490 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
+    assert 400 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
     assert process.returncode == -signal.SIGKILL
     assert observer.race.is_over
     assert observer.race.searches_cut == 1
