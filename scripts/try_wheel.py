@@ -139,8 +139,8 @@ def build(torch: list[str], folder: Path) -> tuple[Path, str]:
 
 
 def version_of(python: str | Path) -> str:
-    """Returns the version of PyTorch in an environment."""
-    command = [str(python), "-c", "import torch; print(torch.__version__)"]
+    """Returns the version of PyTorch in an environment, by the name of its wheel."""
+    command = [str(python), "-c", "import importlib.metadata as m; print(m.version('torch'))"]
     return subprocess.run(command, text=True, capture_output=True, check=True).stdout.strip()
 
 
