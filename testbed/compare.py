@@ -11,7 +11,6 @@ import dataclasses
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -240,8 +239,7 @@ def main() -> int:
         "--tuned", type=Path, help="keep what short runs have chosen here; what it has is not tuned"
     )
     options = parser.parse_args()
-    # Python then ends the testbed that it waits for, and its folder.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    contestants.end_on_sigterm()
     cluster = options.cluster.resolve()
     chosen = Chosen(options.tuned, cluster)
     raw: dict[str, Sequence[Result]] = {}  # results of complete workloads, written after each run

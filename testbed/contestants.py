@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,11 @@ class Contestant:
 
 # Lists of alternatives, best guess first in each.
 Choices = Sequence[Sequence[Contestant]]
+
+
+def end_on_sigterm() -> None:
+    """Lets SIGTERM raise SystemExit, so that `subprocess` ends the command that it waits for."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timing.Record:

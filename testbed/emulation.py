@@ -91,6 +91,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tolerance", type=float, default=0.05)
     options = parser.parse_args()
+    contestants.end_on_sigterm()
     options.profiles.mkdir(parents=True, exist_ok=True)
     cluster = options.cluster.resolve()
     pairs = []

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from testbed import network, recovery, requirements
+from testbed import contestants, network, recovery, requirements
 
 ADDRESS = "10.78.0.{}"
 PORT = 29500
@@ -341,6 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise OSError(f"faults: {'; '.join(lacking)}")
         given = list(sys.argv[1:] if arguments is None else arguments)
         inside = [sys.executable, "-m", "testbed.faults", "--inside", *given]
+        contestants.end_on_sigterm()
         return subprocess.run([*requirements.UNSHARE, *inside], check=False).returncode
     result = measured(options)
     if options.output is not None:
