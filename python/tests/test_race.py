@@ -358,6 +358,7 @@ def searching(trainer: medley.Trainer, batch: Any) -> tuple[Tuner, medley.Metric
 def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Beside, "is_over", False)
     monkeypatch.setattr(Beside, "values", lambda self: [])
+    monkeypatch.setattr(medley_extras.race, "_since", lambda begin, trainer: 0.0)  # of a change
     trainer, batch = real_trainer("off")
     observer, metrics = searching(trainer, batch)
     process = observer._searches._beside._process
@@ -366,7 +367,7 @@ def test_search_ends_when_steps_have_lost_its_share(monkeypatch: pytest.MonkeyPa
     while observer.race.is_waiting:
         observer.step(trainer, slower)
         steps += 1
-    assert 400 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
+    assert 500 < steps <= 500 * (1 + 1 / OFTEN) + 2  # half of the budget, a tenth of a second each
     assert process.returncode == -signal.SIGKILL
     assert observer.race.is_over
     assert observer.race.searches_cut == 1

@@ -95,8 +95,9 @@ def median_seconds(run: Callable[[], object], device: torch.device, window: floa
     for _ in range(2):  # libraries and threads start
         run()
     times: list[float] = []
+    fewest = 3 if window else 5
     begin = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - begin < _ENOUGH and len(times) < 1000):
+    while len(times) < fewest or (time.perf_counter() - begin < _ENOUGH and len(times) < 1000):
         start, calls, passed = time.perf_counter(), 0, -1.0
         while passed < window:
             run()
