@@ -206,7 +206,7 @@ def test_killed_process_ends_a_job_and_is_named(tmp_path: Path, state: str) -> N
     require_curve(tmp_path, unwritten=AT)
 
 
-# Of a process, or of the launcher.
+# A process gets both signals, or the launcher does.
 @pytest.mark.parametrize("fault", [{}, {"launcher": True}])
 @pytest.mark.parametrize("state", SOME)
 def test_second_signal_ends_a_job(tmp_path: Path, state: str, fault: dict[str, Any]) -> None:
